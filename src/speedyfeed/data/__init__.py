@@ -1,0 +1,1 @@
+"""Raw logs in, a memory-mapped store out."""

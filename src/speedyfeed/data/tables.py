@@ -1,0 +1,64 @@
+"""The canonical tables every reader yields, as streams of Arrow batches.
+
+`news` has one row per article, `impressions` one row per page shown to a reader:
+
+    impression_id  user_id  time                 clicked  skipped    history    candidates
+    "17"           "U7"     2019-11-11 09:05:58  [N3]     [N1, N2]   [N8, N5]   [N1, N3, N2]
+
+`history` is what the reader clicked before the split began, oldest first. `candidates` is everything shown,
+in the order shown; null means clicked then skipped. A row with candidates but neither clicked nor skipped is
+unlabelled: it can be ranked but not learned from. Ids are strings; news ids may lack a row in `news`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+NEWS = pa.schema(
+    [
+        pa.field("news_id", pa.string(), nullable=False),
+        pa.field("category", pa.string(), nullable=False),
+        pa.field("subcategory", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("abstract", pa.string(), nullable=False),
+        pa.field("body", pa.string(), nullable=False),
+    ]
+)
+
+IMPRESSIONS = pa.schema(
+    [
+        pa.field("impression_id", pa.string(), nullable=False),
+        pa.field("user_id", pa.string(), nullable=False),
+        pa.field("time", pa.timestamp("us"), nullable=False),
+        pa.field("clicked", pa.list_(pa.string()), nullable=False),
+        pa.field("skipped", pa.list_(pa.string()), nullable=False),
+        pa.field("history", pa.list_(pa.string()), nullable=False),
+        pa.field("candidates", pa.list_(pa.string())),
+    ]
+)
+
+SPLITS = ("train", "dev", "test")
+
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+"""Starts a fresh pass over a table, a few thousand rows at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """One part of a log (`train`, `dev` or `test`) as canonical tables, not yet read."""
+
+    name: str
+    files: tuple[Path, ...]
+    """Every file the two streams read: their contents are the input's fingerprint."""
+    news: Batches
+    impressions: Batches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Logs:
+    """A folder of raw logs, recognised but not yet read."""
+
+    format: str
+    splits: tuple[Split, ...]

@@ -1,0 +1,1 @@
+"""Tokens to news embeddings, clicks to user embeddings."""
