@@ -1,0 +1,325 @@
+"""BusLM as an attention function: segments in one packed row of tokens, joined by their first tokens.
+
+In comes a row of tokens without padding; each segment attends to its own tokens and, over the bus, to the
+first tokens of the other segments of the same news. A segment's own first token is not repeated, so a news of
+one segment is encoded exactly as the pretrained model would. Importing this module registers the function with
+transformers as attention implementation `bus`; the layout travels as the keyword argument `layout`.
+
+`build_layout` sorts segments by how many others they see, then by length, so that equal ones lie side by side:
+
+    caller's order   news 0: aaa bb   news 1: cc   news 2: ddd ee
+    packed order     cc | bb ee | aaa ddd              groups of 1, 2 and 2 segments
+
+A group is then a plain view of the packed row: attention inside it needs no padding, no mask and no gather but
+that of the bus. Cost: the sum over segments of length x (length + others); nothing grows with the batch squared.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout as drop
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from speedyfeed.errors import InputError
+
+BACKENDS = ("auto", "dense", "grouped", "varlen")
+VARLEN_DTYPES = (torch.bfloat16, torch.float16)
+
+Bias = Callable[[int, int], Tensor]
+"""(length, others) -> added to the scores: (heads, length, length + others), own tokens first, then the bus."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Segments of one shape, side by side in the packed row."""
+
+    num_segments: int
+    length: int
+    others: int
+    """Bus tokens each segment sees: the first tokens of the other segments of its news."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Varlen:
+    """The same segments for a kernel that takes unequal lengths; keys are own tokens, then the bus."""
+
+    key_index: Tensor
+    """Packed position of every key, segment after segment."""
+    query_starts: Tensor
+    key_starts: Tensor
+    max_query: int
+    max_key: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Where segments lie in the packed row, and which first tokens each of them sees."""
+
+    order_T: Tensor
+    """Packed position -> position in the caller's order."""
+    order_K: Tensor
+    """Packed segment -> segment in the caller's order."""
+    segment_T: Tensor
+    """Packed position -> packed segment."""
+    position_T: Tensor
+    """Packed position -> position inside the segment, from 0."""
+    news_K: Tensor
+    """Packed segment -> news."""
+    bus_index: Tensor
+    """Packed positions of the first tokens that each segment sees, segment after segment."""
+    groups: tuple[Group, ...]
+    backend: str
+    varlen: Varlen | None
+
+
+def build_layout(
+    lengths_K: Tensor,
+    segments_M: Tensor,
+    *,
+    bus: bool = True,
+    backend: str = "auto",
+    device: torch.device | str = "cpu",
+) -> Layout:
+    """The layout of news with `segments_M` segments each, of `lengths_K` tokens; both in host memory.
+
+    Built once per batch in a few vector operations, then used by every layer. Without `bus` every segment is
+    encoded on its own.
+    """
+    device = torch.device(device)
+    backend = _choose(backend, device)
+    news_K = torch.repeat_interleave(segments_M)
+    starts_M = segments_M.cumsum(0) - segments_M
+    others_K = segments_M[news_K] - 1 if bus else torch.zeros_like(news_K)
+    order_K = torch.argsort(others_K * (int(lengths_K.max()) + 1) + lengths_K, stable=True)
+    lengths, others, news = lengths_K[order_K], others_K[order_K], news_K[order_K]
+
+    starts_K = lengths_K.cumsum(0) - lengths_K
+    segment_T = torch.repeat_interleave(lengths)
+    position_T = count_up(lengths)
+    order_T = starts_K[order_K][segment_T] + position_T
+
+    # The j-th other segment of a news, seen from its r-th, is the j-th if j < r, else the (j + 1)-th.
+    viewer, j = torch.repeat_interleave(others), count_up(others)
+    rank = (order_K - starts_M[news])[viewer]
+    seen = starts_M[news][viewer] + j + (j >= rank)
+    first_K = torch.empty_like(starts_K)
+    first_K[order_K] = lengths.cumsum(0) - lengths
+    bus_index = first_K[seen]
+
+    shapes, counts = torch.unique_consecutive(torch.stack([others, lengths], 1), dim=0, return_counts=True)
+    groups = tuple(
+        Group(num_segments=count, length=length, others=other)
+        for (other, length), count in zip(shapes.tolist(), counts.tolist(), strict=True)
+    )
+    return Layout(
+        order_T=order_T.to(device, non_blocking=True),
+        order_K=order_K.to(device, non_blocking=True),
+        segment_T=segment_T.to(device, non_blocking=True),
+        position_T=position_T.to(device, non_blocking=True),
+        news_K=news.to(device, non_blocking=True),
+        bus_index=bus_index.to(device, non_blocking=True),
+        groups=groups,
+        backend=backend,
+        varlen=_build_varlen(lengths, others, bus_index, device) if backend == "varlen" else None,
+    )
+
+
+def count_up(lengths: Tensor) -> Tensor:
+    """Every length counted from zero: [3, 2] -> [0, 1, 2, 0, 1]."""
+    starts = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
+
+
+@torch.compiler.disable
+def bus_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: Layout,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    bias: Bias | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention for transformers: (1, heads, T, width) in, (1, T, heads, width) out.
+
+    A sliding window limits what a token sees of its own segment; the bus is always in view. Not traced by
+    `torch.compile`: the groups differ from batch to batch, and each would be compiled anew.
+    """
+    assert attention_mask is None, "packed tokens take no mask"
+    packed = [x.transpose(1, 2).squeeze(0) for x in (query, key, value)]
+    scaling = query.size(-1) ** -0.5 if scaling is None else scaling
+    window = None if sliding_window is None or sliding_window >= _longest(layout) else sliding_window
+    if layout.backend == "dense":
+        out = _dense(*packed, layout, scaling, dropout, window, bias)
+    elif (
+        layout.varlen is not None
+        and dropout == 0
+        and window is None
+        and bias is None
+        and query.dtype in VARLEN_DTYPES
+    ):
+        out = _varlen(*packed, layout.varlen, scaling)
+    else:
+        out = _grouped(*packed, layout, scaling, dropout, window, bias)
+    return out[None], None
+
+
+def _dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float,
+    dropout: float,
+    window: int | None,
+    bias: Bias | None,
+) -> Tensor:
+    """The reference: every token against every token, and a mask. Quadratic in the batch."""
+    news_T, position_T = layout.news_K[layout.segment_T], layout.position_T
+    own = layout.segment_T[:, None] == layout.segment_T
+    over_bus = (news_T[:, None] == news_T) & (position_T == 0) & ~own
+    if not any(group.others for group in layout.groups):
+        over_bus = torch.zeros_like(own)
+    if window is not None:
+        own &= (position_T[:, None] - position_T).abs() < window
+    scores = torch.einsum("iah,jah->aij", query, key) * scaling
+    if bias is not None:
+        scores = scores + _dense_bias(bias, layout, over_bus)
+    weights = scores.masked_fill(~(own | over_bus), -math.inf).softmax(-1)
+    return torch.einsum("aij,jah->iah", drop(weights, dropout), value)
+
+
+def _dense_bias(bias: Bias, layout: Layout, over_bus: Tensor) -> Tensor:
+    """The bias of every pair of tokens; pairs that do not see each other get none."""
+    rows = []
+    for segment in range(layout.order_K.numel()):
+        own = (layout.segment_T == segment).nonzero().squeeze(1)
+        seen = over_bus[own[0]].nonzero().squeeze(1)
+        block = bias(own.numel(), seen.numel())
+        row = block.new_zeros(*block.shape[:2], layout.order_T.numel())
+        rows.append(row.index_copy(2, torch.cat([own, seen]), block))
+    return torch.cat(rows, 1)
+
+
+def _grouped(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float,
+    dropout: float,
+    window: int | None,
+    bias: Bias | None,
+) -> Tensor:
+    """Group by group, each a view of the packed row; only the bus is gathered."""
+    own = [group.num_segments * group.length for group in layout.groups]
+    seen = [group.num_segments * group.others for group in layout.groups]
+    # split, not slices: its backward is one concatenation instead of one full-size tensor per group
+    parts = zip(
+        layout.groups,
+        query.split(own),
+        key.split(own),
+        value.split(own),
+        key.index_select(0, layout.bus_index).split(seen),
+        value.index_select(0, layout.bus_index).split(seen),
+        strict=True,
+    )
+    out = []
+    for group, q, k, v, bus_k, bus_v in parts:
+        segments = (group.num_segments, -1, *q.shape[1:])
+        q, k, v = q.view(segments), k.view(segments), v.view(segments)
+        if group.others:
+            k = torch.cat([k, bus_k.view(segments)], 1)
+            v = torch.cat([v, bus_v.view(segments)], 1)
+        attended = scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=_group_mask(group, q, window, bias),
+            dropout_p=dropout,
+            scale=scaling,
+        )
+        out.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(out)
+
+
+def _group_mask(group: Group, query: Tensor, window: int | None, bias: Bias | None) -> Tensor | None:
+    """What is added to a group's scores, shared by its segments."""
+    mask = None if bias is None else bias(group.length, group.others).to(query.dtype)
+    if window is not None and window < group.length:
+        position = torch.arange(group.length, device=query.device)
+        hidden = (position[:, None] - position).abs() >= window
+        far = query.new_zeros(group.length, group.length + group.others)
+        far[:, : group.length].masked_fill_(hidden, -math.inf)
+        mask = far if mask is None else mask + far
+    return mask
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scaling: float) -> Tensor:
+    """One kernel for all segments (CUDA, half precision)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    out: Tensor = varlen_attn(
+        query.contiguous(),
+        key.index_select(0, varlen.key_index),
+        value.index_select(0, varlen.key_index),
+        varlen.query_starts,
+        varlen.key_starts,
+        varlen.max_query,
+        varlen.max_key,
+        scale=scaling,
+    )
+    return out
+
+
+def _build_varlen(lengths: Tensor, others: Tensor, bus_index: Tensor, device: torch.device) -> Varlen:
+    keys = lengths + others
+    # A segment's keys are `lengths` packed positions in a row, then `others` entries of the bus.
+    is_bus = count_up(keys) >= torch.repeat_interleave(lengths, keys)
+    key_index = torch.empty(int(keys.sum()), dtype=torch.long)
+    key_index[is_bus] = bus_index
+    key_index[~is_bus] = torch.arange(int(lengths.sum()))
+
+    def starts(sizes: Tensor) -> Tensor:
+        return torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).to(device, torch.int32, non_blocking=True)
+
+    return Varlen(
+        key_index=key_index.to(device, non_blocking=True),
+        query_starts=starts(lengths),
+        key_starts=starts(keys),
+        max_query=int(lengths.max()),
+        max_key=int(keys.max()),
+    )
+
+
+def _choose(backend: str, device: torch.device) -> str:
+    if backend not in BACKENDS:
+        raise InputError(f"no attention backend {backend!r}: choose one of {', '.join(BACKENDS)}")
+    if backend == "varlen" and device.type != "cuda":
+        raise InputError(f"attention backend 'varlen' needs CUDA, not {device.type}: use 'grouped' or 'auto'")
+    if backend == "auto":
+        return "varlen" if device.type == "cuda" else "grouped"
+    return backend
+
+
+def _longest(layout: Layout) -> int:
+    return max(group.length for group in layout.groups)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Packed tokens have no padding to hide; segments are kept apart by the layout."""
+
+
+AttentionInterface.register("bus", bus_attention)
+AttentionMaskInterface.register("bus", _no_mask)
