@@ -1,0 +1,105 @@
+"""Columns of a Parquet file, checked against a schema and cast to it, some thousand rows at a time."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from speedyfeed.errors import InputError
+
+BATCH_ROWS = 8192
+
+
+def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """The columns `schema` names, in its types; only one with a default may be absent or null."""
+    with _open(path) as file:
+        present = [field.name for field in schema if _is_present(path, field, file.schema_arrow, defaults)]
+        if not file.metadata.num_rows:
+            raise InputError(f"{path}: found no rows, expected at least one; export the table again")
+        start = 0
+        for batch in file.iter_batches(BATCH_ROWS, columns=present):
+            columns = [_column(path, start, batch, field, defaults) for field in schema]
+            yield pa.record_batch(columns, schema=schema)
+            start += len(batch)
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        found = str(error).splitlines()[0]
+        raise InputError(f"{path}: found {found!r}, expected a Parquet file; export the table again") from None
+
+
+def _is_present(path: Path, field: pa.Field, found: pa.Schema, defaults: Mapping[str, Any]) -> bool:
+    """Whether the file has the column; a type that cannot stand for the field's is an error."""
+    if field.name not in found.names:
+        if field.name not in defaults:
+            names = ", ".join(found.names)
+            raise InputError(f"{path}: found columns {names}, expected {field.name} among them; add the column")
+        return False
+    type_ = found.field(field.name).type
+    if not _is_castable(type_, field.type):
+        raise InputError(
+            f"{path}: found column {field.name} of type {type_}, expected {field.type}; cast the column"
+        )
+    return True
+
+
+def _is_castable(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if pt.is_dictionary(found):
+        return _is_castable(found.value_type, wanted)
+    if _is_list(wanted):
+        return _is_list(found) and _is_castable(found.value_type, wanted.value_type)
+    if pt.is_timestamp(wanted):
+        return bool(pt.is_timestamp(found) or pt.is_date(found))
+    is_text = pt.is_string(found) or pt.is_large_string(found) or pt.is_string_view(found)
+    return bool(pt.is_integer(found) or pt.is_null(found) or (pt.is_string(wanted) and is_text))
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _column(
+    path: Path, start: int, batch: pa.RecordBatch, field: pa.Field, defaults: Mapping[str, Any]
+) -> pa.Array:
+    if field.name not in batch.schema.names:
+        return pa.repeat(pa.scalar(defaults[field.name], field.type), len(batch))
+    column = batch.column(field.name)
+    if pt.is_list_view(column.type) or pt.is_large_list_view(column.type):
+        column = _unview(column)
+    # Not safe only for times: nanoseconds may be lost.
+    column = column.cast(field.type, safe=not pt.is_timestamp(field.type))
+    if column.null_count and defaults.get(field.name) is not None:
+        column = pc.fill_null(column, pa.scalar(defaults[field.name], field.type))
+    row = _first_null(column, field)
+    if row is not None:
+        raise InputError(
+            f"{path}: found null in column {field.name}, row {start + row + 1}, expected a value; "
+            "fill it or leave the row out"
+        )
+    return column
+
+
+def _unview(views: pa.Array) -> pa.ListArray:
+    """List views as lists, put together anew: Arrow 26 casts them with broken offsets."""
+    offsets = np.zeros(len(views) + 1, dtype=np.int32)
+    np.cumsum(views.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), views.flatten(), mask=views.is_null())
+
+
+def _first_null(column: pa.Array, field: pa.Field) -> int | None:
+    """The first row that is null, or is a list with a null in it, where the field does not allow that."""
+    if column.null_count and not field.nullable:
+        return int(pc.index(column.is_null(), True).as_py())
+    if _is_list(field.type) and column.flatten().null_count:
+        value = pc.index(column.flatten().is_null(), True).as_py()
+        return int(pc.list_parent_indices(column)[value].as_py())
+    return None

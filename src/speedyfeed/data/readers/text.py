@@ -1,0 +1,132 @@
+"""Text logs as Arrow strings: whole lines a block at a time, split by vectorised kernels.
+
+Lines keep their place in the file, so a check over a whole block can still name the one line that fails it.
+A quote is text, a blank line that ends the file is not a line, and CRLF ends a line like LF. Memory is a few
+blocks, whatever the size of the file.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from speedyfeed.errors import InputError
+
+BLOCK_BYTES = 1 << 21
+"""Read at once: some thousand lines, enough that the kernels and not Python take the time."""
+
+_MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put before UTF-8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """Consecutive lines of one file."""
+
+    path: Path
+    first: int
+    """Number of the first of these lines, counted from 1."""
+    text: pa.StringArray
+
+    def split(self, names: tuple[str, ...]) -> list[pa.StringArray]:
+        """The tab-separated columns of these lines; a line with more or fewer is an error."""
+        cells = pc.split_pattern(self.text, "\t")
+        counts = pc.list_value_length(cells)
+        self.check(
+            pc.equal(counts, len(names)),
+            lambda row: f"{counts[row]} tab-separated columns",
+            f"{len(names)} ({', '.join(names)})",
+            "put the missing columns in, or remove the tabs inside a text",
+        )
+        flat = cells.flatten()
+        starts = np.arange(0, len(flat), len(names))
+        return [flat.take(pa.array(starts + column)) for column in range(len(names))]
+
+    def parse_times(self, iso: pa.StringArray, shown: pa.StringArray, expected: str) -> pa.TimestampArray:
+        """Times written year first, the calendar checked; `shown` is how the file wrote them."""
+        try:
+            return iso.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:
+            valid = pa.array([_is_time(text) for text in iso])
+            self.check(valid, lambda row: f"time {quote(shown[row])}", expected, "correct the time")
+            raise
+
+    def check(self, ok: pa.BooleanArray, found: Callable[[int], str], expected: str, remedy: str) -> None:
+        """Nothing, or the error of the first line that is not `ok`."""
+        row = pc.index(ok, False).as_py()
+        if row >= 0:
+            raise self.error(row, found(row), expected, remedy)
+
+    def error(self, row: int, found: str, expected: str, remedy: str) -> InputError:
+        return InputError(f"{self.path}:{self.first + row}: found {found}, expected {expected}; {remedy}")
+
+
+def read_lines(path: Path) -> Iterator[Lines]:
+    """The lines of a UTF-8 file, some thousands at a time."""
+    first = 1
+    for block in _read_blocks(path):
+        try:
+            text = block.decode()
+        except UnicodeDecodeError as error:
+            line = first + block.count(b"\n", 0, error.start)
+            found = f"the byte 0x{block[error.start]:02x}"
+            raise InputError(f"{path}:{line}: found {found}, expected UTF-8; save the file as UTF-8") from None
+        lines = pc.split_pattern(pa.array([text]), "\n").flatten()
+        yield Lines(path=path, first=first, text=lines)
+        first += len(lines)
+    if first == 1:
+        raise InputError(f"{path}: found an empty file, expected at least one line; fetch or export it again")
+
+
+def split_lists(strings: pa.StringArray, separator: str) -> pa.ListArray:
+    """`"N8 N5"` -> `["N8", "N5"]`; an empty string is an empty list."""
+    lists = pc.split_pattern(strings, separator)
+    return filter_lists(lists, pc.not_equal(lists.values, ""))
+
+
+def filter_lists(lists: pa.ListArray, keep: pa.BooleanArray) -> pa.ListArray:
+    """The same lists without the values that are not to be kept.
+
+    [[a, b], [c]], keep [1, 0, 1] -> kept before each value [0, 1, 1, 2] -> offsets [0, 1, 2] -> [[a], [c]]
+    """
+    kept = np.zeros(len(keep) + 1, dtype=np.int32)
+    np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept[1:])
+    offsets = kept[lists.offsets.to_numpy()]
+    return pa.ListArray.from_arrays(pa.array(offsets), lists.values.filter(keep))
+
+
+def quote(value: pa.Scalar) -> str:
+    """A value from a log as one short printable word for a message."""
+    shown = repr(value.as_py())
+    return shown if len(shown) <= 60 else f"{shown[:56]}...{shown[-1]}"
+
+
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    """Whole lines, joined by LF and without the last one's; blank lines wait until a text line follows."""
+    rest = b""
+    with path.open("rb") as file:
+        if file.read(len(_MARK)) != _MARK:
+            file.seek(0)
+        while data := file.read(max(BLOCK_BYTES, len(rest))):
+            data = rest + data
+            if b"\r" in data:
+                data = data.replace(b"\r\n", b"\n")
+            whole, _, rest = data.rpartition(b"\n")
+            text = whole.rstrip(b"\n")
+            if not text:
+                rest = data
+                continue
+            yield text
+            rest = whole[len(text) :] + rest
+    if text := rest.rstrip(b"\r\n"):
+        yield text
+
+
+def _is_time(text: pa.Scalar) -> bool:
+    try:
+        text.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return False
+    return True
