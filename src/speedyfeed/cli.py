@@ -1,0 +1,87 @@
+"""The `speedyfeed` command: finds the asked command, runs it, and turns a user's mistake into one line.
+
+Each command is a module of `speedyfeed.commands`: its `Arguments` dataclass is its command line, its `run` does
+the work. Only the module of the command at hand is imported, so that help comes at once.
+"""
+
+import contextlib
+import importlib
+import io
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+from speedyfeed import __version__
+from speedyfeed.errors import InputError
+
+COMMANDS = {
+    "synth": "make a synthetic newsroom: articles and click logs to try everything on",
+    "prepare": "turn raw logs into a refined, tokenized, memory-mapped store",
+    "demo": "all of it in one go, on a small synthetic newsroom",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; exits 2 with one line on stderr when the user can fix what went wrong."""
+    command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if command in ("-h", "--help"):
+        print(_help())
+    elif command == "--version":
+        print(f"speedyfeed {__version__}")
+    elif command not in COMMANDS:
+        _fail(f"{command!r} is no command; there are {', '.join(COMMANDS)}")
+    else:
+        _run(importlib.import_module(f"speedyfeed.commands.{command}"), command, rest)
+
+
+def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
+    arguments = _parse(module, command, rest)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        module.run(arguments)
+    except InputError as error:
+        _fail(str(error))
+    except OSError as error:
+        # A full disk or a missing permission; the system's own words say it best.
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+    except KeyboardInterrupt:
+        print("speedyfeed: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                module.Arguments,
+                prog=f"speedyfeed {command}",
+                description=module.__doc__,
+                args=rest,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.ConciseHelp),
+            )
+    except InputError as error:
+        _fail(str(error))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        # The parser draws a box over several lines; the words in it make our one line.
+        words = re.sub(r"[─│╭╮╰╯]|\x1b\[[0-9;]*m", " ", said.getvalue())
+        _fail(words.replace("For full helptext, run", "; see"))
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
+    usage = "usage: speedyfeed COMMAND ...   (speedyfeed COMMAND --help tells more)"
+    return f"{usage}\n\n{rows}\n\nStart with: speedyfeed demo"
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"speedyfeed: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

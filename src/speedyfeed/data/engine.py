@@ -1,0 +1,110 @@
+"""Where the relational work runs: DuckDB inside this process, or Spark when a log outgrows the machine.
+
+Queries are Ibis expressions over Parquet files, written once; an engine opens tables and writes sorted
+results. Both spill to disk, so memory stays bounded by `EngineConfig.memory`.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ibis
+import ibis.expr.types as ir
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from speedyfeed.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Where and within what the log is prepared."""
+
+    engine: Literal["duckdb", "spark"] = "duckdb"
+    """duckdb runs inside this process; spark takes the active or a local session."""
+    memory: int = 3
+    """Gigabytes the engine may hold before it spills to disk."""
+    threads: int = 0
+    """Worker threads of the engine; 0 = all cores."""
+
+
+class Engine:
+    """An Ibis backend and a scratch folder."""
+
+    def __init__(self, backend: Any, scratch: Path) -> None:
+        self.backend = backend
+        self.scratch = scratch
+
+    def open(self, path: Path) -> ir.Table:
+        """A Parquet file or folder as a table."""
+        table: ir.Table = self.backend.read_parquet(str(path))
+        return table
+
+    def save(self, expression: ir.Table, name: str) -> ir.Table:
+        """Compute an expression once; what comes back reads the result from disk."""
+        path = self.scratch / f"{name}.parquet"
+        self.backend.to_parquet(expression, str(path))
+        return self.open(path)
+
+    def read(self, expression: ir.Table, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+        """Compute an ordered expression and stream its rows, in order, in bounded memory."""
+        self.save(expression, name)
+        path = self.scratch / f"{name}.parquet"
+        # Spark writes a folder of parts whose names sort in row order; DuckDB writes one file.
+        for part in sorted(path.glob("part-*")) if path.is_dir() else [path]:
+            with pq.ParquetFile(part) as file:
+                yield from file.iter_batches(batch_size=batch_rows)
+
+    def load(self, expression: ir.Table) -> pa.Table:
+        """The whole result in memory; for small ones."""
+        table: pa.Table = self.backend.to_pyarrow(expression)
+        return table
+
+
+@contextmanager
+def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
+    """An engine whose temporary files live in `scratch`; closed at the end."""
+    threads = config.threads or os.cpu_count() or 1
+    if config.engine == "duckdb":
+        backend = ibis.duckdb.connect(
+            memory_limit=f"{config.memory}GB", temp_directory=str(scratch / "spill"), threads=threads
+        )
+        backend.raw_sql("SET enable_progress_bar = false")
+        try:
+            yield Engine(backend, scratch)
+        finally:
+            backend.disconnect()
+    else:
+        with _spark_session(config, threads, scratch) as session:
+            yield Engine(ibis.pyspark.connect(session), scratch)
+
+
+@contextmanager
+def _spark_session(config: EngineConfig, threads: int, scratch: Path) -> Iterator[Any]:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise InputError("--engine spark needs the spark extra: pip install 'speedyfeed[spark]'") from error
+    active = SparkSession.getActiveSession()
+    session = active or (
+        SparkSession.builder.appName("speedyfeed")
+        .master(os.environ.get("SPARK_MASTER", f"local[{threads}]"))
+        .config("spark.driver.memory", f"{config.memory}g")
+        .config("spark.local.dir", str(scratch / "spill"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", str(2 * threads))
+        .getOrCreate()
+    )
+    previous_zone = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        yield session
+    finally:
+        if active is None:
+            session.stop()
+        else:
+            session.conf.set("spark.sql.session.timeZone", previous_zone)

@@ -1,0 +1,84 @@
+"""Impressions to one click timeline a reader, with negatives; as Ibis expressions.
+
+Every impression has a number, its `row` in the log. A reader's timeline is the history of the first impression,
+then all clicks in time order. A click's negatives are what its own impression showed in vain; clicks from the
+history have none (row -1):
+
+    impressions of U7                              timeline of U7
+    row  time   history  clicked  skipped          news   8  5  3  6
+    4    09:05  [8, 5]   [3]      [1, 2]           row   -1 -1  4  9
+    9    09:40  [8, 5]   [6]      [4]              pools: 4 -> [1, 2], 9 -> [4]
+
+`ids` is (news_id, news): the number of every news that has text. References to any other news are left out.
+"""
+
+import ibis
+import ibis.expr.types as ir
+from ibis import _
+
+
+def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
+    """(user_id, row, news) of every click, reader by reader, in time order, histories first."""
+    turn = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row])
+    first = impressions.select("user_id", "time", "row", "history").mutate(turn=turn).filter(_.turn == 0)
+    # Row -1 sorts a history before the impression it came with, which is the reader's first.
+    before = _references(first.mutate(row=ibis.literal(-1, "int64")), "history", "user_id", "time", "row")
+    after = _references(impressions, "clicked", "user_id", "time", "row")
+    return (
+        ibis.union(before, after)
+        .join(ids, "news_id")
+        .order_by("user_id", "time", "row", "position")
+        .select("user_id", "row", "news")
+    )
+
+
+def pools(impressions: ir.Table, ids: ir.Table) -> ir.Table:
+    """(row, news) of the news skipped in impressions that have a click, row by row."""
+    shown = _references(impressions.filter(_.clicked.length() > 0), "skipped", "row")
+    return shown.join(ids, "news_id").order_by("row", "position").select("row", "news")
+
+
+def candidates(impressions: ir.Table, ids: ir.Table) -> ir.Table:
+    """(row, news, label) of everything shown, in the order shown.
+
+    Label: 1 clicked, 0 skipped, -1 unknown. News without text stay, as number 0: a ranking must place them too.
+    """
+    label = ibis.cases((~_.labelled, -1), (_.clicked.contains(_.news_id), 1), else_=0)
+    shown = impressions.mutate(
+        shown=shown_news(impressions), labelled=(_.clicked.length() + _.skipped.length()) > 0
+    )
+    return (
+        _references(shown, "shown", "row", "clicked", "labelled")
+        .left_join(ids, "news_id")
+        .select("row", "position", news=_.news.fill_null(0), label=label.cast("int8"))
+        .order_by("row", "position")
+        .select("row", "news", "label")
+    )
+
+
+def readers(impressions: ir.Table) -> ir.Table:
+    """Each impression's `reader`: the first row with the same user and history, so that each is kept once."""
+    key = impressions.history.join(" ").hash()
+    return impressions.mutate(key=key).mutate(reader=_.row.min().over(group_by=["user_id", "key"])).drop("key")
+
+
+def histories(readers: ir.Table, ids: ir.Table) -> ir.Table:
+    """(row, news) of the clicks before the split, once for each reader, oldest first."""
+    before = _references(readers.filter(_.row == _.reader), "history", "row")
+    return before.join(ids, "news_id").order_by("row", "position").select("row", "news")
+
+
+def shown_news(impressions: ir.Table) -> ir.ArrayValue:
+    """The candidates of an impression: as listed, or clicked then skipped where the log does not say."""
+    return ibis.coalesce(impressions.candidates, impressions.clicked.concat(impressions.skipped))
+
+
+def count_references(lists: ir.Table, column: str, ids: ir.Table) -> ir.Table:
+    """One row (total, known): how many news a list column names, and how many of them have text."""
+    named = _references(lists, column).left_join(ids, "news_id")
+    return named.agg(total=_.count(), known=_.news.count())
+
+
+def _references(table: ir.Table, column: str, *keep: str) -> ir.Table:
+    """One row (news_id, position, ...) per entry of a list column."""
+    return table.select(*keep, news_id=table[column]).unnest("news_id", offset="position")

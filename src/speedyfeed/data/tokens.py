@@ -1,0 +1,273 @@
+"""Words or raw text of each news to token segments, ready for a language model.
+
+    news 5, title "cat: 2, saw: 1"   ->  [CLS] cat saw [SEP]   frequencies 0 2 1 0
+
+A segment starts and ends with the tokenizer's special tokens, which count towards its limit and have frequency 0.
+Every news has at least one segment, be it an empty one. Distinct words are tokenized once, so the cost is a few
+array operations per word.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from speedyfeed.errors import InputError
+from speedyfeed.ragged import ArrayWriter, Ragged, RaggedWriter, offsets_of
+
+MAX_FREQUENCY = 255  # frequencies are stored as one byte
+OPENING, CLOSING = 0, 1  # their entries in the vocabulary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segments:
+    """Consecutive segments: whose they are, their tokens and how often each token's word occurs."""
+
+    news: NDArray[np.int64]
+    field: NDArray[np.uint8]
+    tokens: Ragged
+    frequencies: Ragged
+
+
+class Tokenizer:
+    """A transformers tokenizer as three facts: opening, closing and the tokens of a word or text."""
+
+    def __init__(self, tokenizer: Any, segment_tokens: int) -> None:
+        ends = tokenizer("")["input_ids"]
+        if len(ends) != 2:
+            raise InputError(
+                f"tokenizer of {tokenizer.name_or_path}: found {len(ends)} special tokens around a text, expected "
+                "one before and one after; use an encoder-style model such as minilm"
+            )
+        if segment_tokens <= len(ends):
+            raise InputError(f"--segment-tokens {segment_tokens}: expected at least {len(ends) + 1}")
+        self._tokenizer = tokenizer
+        self.opening, self.closing = ends
+        self.room = segment_tokens - len(ends)
+        """Tokens a segment can hold between its special ones."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, without special tokens."""
+        if not texts:
+            return []
+        ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+
+class Vocabulary:
+    """The tokens of every distinct word met so far; the first two are the special tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._numbers: dict[str, int] = {}
+        self._tokens: list[list[int]] = [[tokenizer.opening], [tokenizer.closing]]
+        self._table: Ragged | None = None
+
+    def numbers(self, words: pa.StringArray) -> NDArray[np.int64]:
+        """The entry of each word; new words are tokenized in one go."""
+        encoded = words.dictionary_encode()
+        distinct = encoded.dictionary.to_pylist()
+        new = [word for word in distinct if word not in self._numbers]
+        # The space makes byte-pair tokenizers see a word, not the start of a text.
+        for word, tokens in zip(new, self._tokenizer.encode([f" {word}" for word in new]), strict=True):
+            self._numbers[word] = len(self._tokens)
+            self._tokens.append(tokens)
+        if new:
+            self._table = None
+        lookup = np.array([self._numbers[word] for word in distinct], dtype=np.int64)
+        numbers: NDArray[np.int64] = lookup[encoded.indices.to_numpy()]
+        return numbers
+
+    @property
+    def table(self) -> Ragged:
+        """Row n holds the tokens of entry n."""
+        if self._table is None:
+            lengths = np.array([len(tokens) for tokens in self._tokens], dtype=np.int64)
+            values = np.fromiter(
+                (t for tokens in self._tokens for t in tokens), np.int32, count=int(lengths.sum())
+            )
+            self._table = Ragged(values=values, offsets=offsets_of(lengths))
+        return self._table
+
+
+def segments_of_words(
+    batches: Iterator[pa.RecordBatch], tokenizer: Tokenizer, *, segment_words: int
+) -> Iterator[Segments]:
+    """Refined words (news, field, form, count, first, rank), ordered by news, field and first, as segments.
+
+    A field's words fill segments of `segment_words`; where a segment's tokens exceed the room, its least telling
+    words go.
+    """
+    vocabulary = Vocabulary(tokenizer)
+    for words in _whole_news(batches):
+        news, field = words["news"].to_numpy(), words["field"].to_numpy()
+        entry = vocabulary.numbers(words["form"].combine_chunks())
+        starts = np.flatnonzero(np.diff(news, prepend=-1) | np.diff(field, prepend=-1))  # of each text
+        place = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
+        is_head = place % segment_words == 0
+        segment = np.cumsum(is_head) - 1
+        num_tokens = vocabulary.table.lengths[entry]
+        fits = _fits(segment, words["rank"].to_numpy(), num_tokens, tokenizer.room)
+        count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[fits]
+        yield _assemble(news[is_head], field[is_head], segment[fits], entry[fits], count, vocabulary.table)
+
+
+def segments_of_heads(
+    batches: Iterator[pa.RecordBatch], tokenizer: Tokenizer, *, fields: Sequence[str], parts: Sequence[int]
+) -> Iterator[Segments]:
+    """The head of each field of (news, ...) rows, cut into at most `parts[field]` segments; no refinement."""
+    room = tokenizer.room
+    for batch in batches:
+        heads = [
+            _encode_heads(tokenizer, batch[name].to_pylist(), room * part)
+            for name, part in zip(fields, parts, strict=True)
+        ]
+        pieces = [
+            (news, field, tokens[start : start + room])
+            for row, news in enumerate(batch["news"].to_pylist())
+            for field, texts in enumerate(heads)
+            for tokens in [texts[row]]
+            for start in range(0, len(tokens), room)
+        ]
+        inner = [[tokenizer.opening, *tokens, tokenizer.closing] for _, _, tokens in pieces]
+        offsets = offsets_of(np.array([len(tokens) for tokens in inner], dtype=np.int64))
+        values = np.fromiter((token for tokens in inner for token in tokens), np.int32, count=int(offsets[-1]))
+        frequencies = np.ones(len(values), np.uint8)
+        frequencies[offsets[:-1]] = frequencies[offsets[1:] - 1] = 0
+        yield Segments(
+            news=np.array([news for news, _, _ in pieces], dtype=np.int64),
+            field=np.array([field for _, field, _ in pieces], dtype=np.uint8),
+            tokens=Ragged(values=values, offsets=offsets),
+            frequencies=Ragged(values=frequencies, offsets=offsets),
+        )
+
+
+def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> int:
+    """Write the segments of news 1..num_news, which come in that order; news 0 is padding and has none.
+
+    A news that no segment speaks of gets an empty one; returns how many did.
+    """
+    num_segments = np.zeros(num_news + 1, np.int64)
+    num_empty = done = 0  # news 1..done are written
+    with (
+        RaggedWriter(folder, "tokens", np.int32) as tokens,
+        ArrayWriter(folder, "frequencies", np.uint8) as frequencies,
+        ArrayWriter(folder, "fields", np.uint8) as fields,
+    ):
+        for part in chain(batches, [_bare_segments(np.arange(num_news, num_news), tokenizer)]):
+            last = int(part.news[-1]) if len(part.news) else num_news
+            missing = np.setdiff1d(np.arange(done + 1, last + 1), part.news)
+            whole = _merge(part, _bare_segments(missing, tokenizer))
+            np.add.at(num_segments, whole.news, 1)
+            tokens.append(whole.tokens.values, whole.tokens.lengths)
+            frequencies.append(whole.frequencies.values)
+            fields.append(whole.field)
+            num_empty += len(missing)
+            done = last
+    with ArrayWriter(folder, "segments.offsets", np.int64) as offsets:
+        offsets.append(offsets_of(num_segments))
+    return num_empty
+
+
+def _whole_news(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows, cut so that no news is spread over two tables."""
+    rest: pa.Table | None = None
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        table = pa.concat_tables([rest, table]) if rest is not None else table
+        news = table["news"].to_numpy()
+        whole = int(np.searchsorted(news, news[-1])) if len(news) else 0
+        if whole:
+            yield table[:whole]
+        rest = table[whole:]
+    if rest is not None and len(rest):
+        yield rest
+
+
+def _fits(
+    segment: NDArray[np.int64], rank: NDArray[np.int64], num_tokens: NDArray[np.int64], room: int
+) -> NDArray[np.bool_]:
+    """Which words stay: the most telling of each segment, as long as their tokens fit into the room.
+
+    segment [0, 0, 0], rank [2, 0, 1], num_tokens [1, 1, 2], room 3 -> [False, True, True]
+    """
+    order = np.lexsort((rank, segment))
+    total = np.cumsum(num_tokens[order])
+    starts = np.flatnonzero(np.diff(segment[order], prepend=-1))
+    before = np.repeat(total[starts] - num_tokens[order][starts], np.diff(starts, append=len(order)))
+    fits = np.empty(len(order), np.bool_)
+    fits[order] = total - before <= room
+    return fits
+
+
+def _assemble(
+    news: NDArray[np.int64],
+    field: NDArray[np.uint8],
+    segment: NDArray[np.int64],
+    entry: NDArray[np.int64],
+    count: NDArray[np.int64],
+    table: Ragged,
+) -> Segments:
+    """Words in order, each with its segment, as segments with their special tokens around them."""
+    every = np.arange(len(news))
+    # A stable sort by segment of (openings, words, closings) puts each between its own.
+    whose = np.concatenate([every, segment, every])
+    order = np.argsort(whose, kind="stable")
+    entries = np.concatenate([np.full(len(news), OPENING), entry, np.full(len(news), CLOSING)])[order]
+    counts = np.concatenate([np.zeros(len(news), np.int64), count, np.zeros(len(news), np.int64)])[order]
+    tokens = table.take(entries)
+    offsets = offsets_of(np.bincount(whose[order], weights=tokens.lengths, minlength=len(news)).astype(np.int64))
+    return Segments(
+        news=news,
+        field=field.astype(np.uint8),
+        tokens=Ragged(values=tokens.values, offsets=offsets),
+        frequencies=Ragged(values=np.repeat(counts, tokens.lengths).astype(np.uint8), offsets=offsets),
+    )
+
+
+def _encode_heads(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[list[int]]:
+    """The first `limit` tokens of each text; a long text is read only as far as that needs."""
+    reach = 16 * limit  # characters; tokens are rarely that long
+    heads = tokenizer.encode([text[:reach] for text in texts])
+    # The last token of a cut text may be half a word, so such a text must have one to spare.
+    short = [i for i, text in enumerate(texts) if len(text) > reach and len(heads[i]) <= limit]
+    for i, tokens in zip(short, tokenizer.encode([texts[i] for i in short]), strict=True):
+        heads[i] = tokens
+    return [tokens[:limit] for tokens in heads]
+
+
+def _bare_segments(news: NDArray[np.int64], tokenizer: Tokenizer) -> Segments:
+    """One segment for each news, with nothing between its special tokens."""
+    offsets = 2 * np.arange(len(news) + 1)
+    values = np.tile(np.array([tokenizer.opening, tokenizer.closing], np.int32), len(news))
+    return Segments(
+        news=news,
+        field=np.zeros(len(news), np.uint8),
+        tokens=Ragged(values=values, offsets=offsets),
+        frequencies=Ragged(values=np.zeros(2 * len(news), np.uint8), offsets=offsets),
+    )
+
+
+def _merge(a: Segments, b: Segments) -> Segments:
+    """Both, ordered by news."""
+    if not len(b.news):
+        return a
+    order = np.argsort(np.concatenate([a.news, b.news]), kind="stable")
+    return Segments(
+        news=np.concatenate([a.news, b.news])[order],
+        field=np.concatenate([a.field, b.field])[order],
+        tokens=_concatenate(a.tokens, b.tokens).take(order),
+        frequencies=_concatenate(a.frequencies, b.frequencies).take(order),
+    )
+
+
+def _concatenate(a: Ragged, b: Ragged) -> Ragged:
+    return Ragged(
+        values=np.concatenate([a.values, b.values]),
+        offsets=np.concatenate([a.offsets, b.offsets[1:] + a.offsets[-1]]),
+    )

@@ -1,0 +1,63 @@
+"""Folders that appear whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from speedyfeed.errors import InputError
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its name when the block ends well.
+
+    After an exception, or a kill in the middle, `path` does not exist; what a killed process left behind is
+    removed by the next one that makes the same folder.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path}: already exists; give another name or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.partial-*"):
+        if not _is_running(leftover.name.rpartition("-")[2]):
+            shutil.rmtree(leftover, ignore_errors=True)
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial.mkdir()
+    try:
+        yield partial
+        for file in partial.rglob("*"):
+            _sync(file)
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Readable JSON, the same bytes for the same value."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _is_running(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Make a file or folder survive a power cut; folders cannot be opened for that on Windows."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
