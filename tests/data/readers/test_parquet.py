@@ -105,8 +105,10 @@ def test_times_of_any_unit_and_zone_become_plain_microseconds(log, impression_ro
     assert [row["time"] for row in impression_rows(split)] == [TIME, TIME]
 
 
-def test_a_missing_column_is_an_error(log, impression_rows):
-    (split,) = parquet.open_splits(log(user_id=None))
+def test_a_missing_column_is_an_error(log, news_rows, impression_rows):
+    (split,) = parquet.open_splits(log(user_id=None, title=None))
+    with pytest.raises(InputError, match=r"news\.parquet: found columns .*, expected title among them; "):
+        news_rows(split)
     with pytest.raises(InputError, match=r"impressions\.parquet: found columns .*, expected user_id among them; "):
         impression_rows(split)
 

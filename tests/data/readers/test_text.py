@@ -9,9 +9,7 @@ from speedyfeed.errors import InputError
 
 
 def lines_of(path):
-    return [
-        (lines.first + row, line) for lines in read_lines(path) for row, line in enumerate(lines.text.to_pylist())
-    ]
+    return [line for lines in read_lines(path) for line in zip(lines.numbers, lines.text.to_pylist(), strict=True)]
 
 
 @pytest.fixture
@@ -62,13 +60,17 @@ def test_invalid_utf8_names_its_line(file, monkeypatch):
         lines_of(file(b"ab\ncd\nx\xff\nef\n"))
 
 
-@pytest.mark.parametrize(("bad", "count"), [("a", 1), ("a\tb\tc", 3), ("", 1)])
+@pytest.mark.parametrize(("bad", "count"), [("a", "1 column"), ("a\tb\tc", "3 columns"), ("", "1 column")])
 def test_a_wrong_number_of_columns_names_its_line(file, bad, count):
     (lines,) = read_lines(file(f"a\tb\n{bad}\na\tb\n".encode()))
-    with pytest.raises(
-        InputError, match=rf"log\.tsv:2: found {count} tab-separated columns, expected 2 \(x, y\); "
-    ):
+    with pytest.raises(InputError, match=rf"log\.tsv:2: found {count} separated by tab, expected 2 \(x, y\); "):
         lines.split(("x", "y"))
+
+
+def test_an_empty_id_names_its_line(file):
+    (lines,) = read_lines(file(b"N1\t\n\tb\n"))
+    with pytest.raises(InputError, match=r"log\.tsv:2: found an empty id, expected a news_id; remove the line"):
+        lines.split(("news_id", "title"))
 
 
 def test_empty_strings_and_repeated_separators_give_no_empty_ids():
@@ -79,7 +81,7 @@ def test_empty_strings_and_repeated_separators_give_no_empty_ids():
 @given(st.lists(st.lists(st.tuples(st.text(max_size=3), st.booleans()))), st.data())
 def test_filtered_lists_are_the_lists_filtered(rows, data):
     start = data.draw(st.integers(0, len(rows)))
-    lists = pa.array([[value for value, _ in row] for row in rows], pa.list_(pa.string()))
-    keep = pa.array([kept for row in rows for _, kept in row], pa.bool_())
-    expected = [[value for value, kept in row if kept] for row in rows]
-    assert filter_lists(lists.slice(start), keep).to_pylist() == expected[start:]
+    lists = pa.array([[value for value, _ in row] for row in rows], pa.list_(pa.string())).slice(start)
+    keep = pa.array([kept for row in rows[start:] for _, kept in row], pa.bool_())
+    expected = [[value for value, kept in row if kept] for row in rows[start:]]
+    assert filter_lists(lists, keep).to_pylist() == expected

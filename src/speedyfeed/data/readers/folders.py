@@ -34,10 +34,8 @@ def find_split_or_self(folder: Path) -> dict[str, Path]:
     return find_splits(folder) or {name if name in SPLITS else "test": folder}
 
 
-def require_file(path: Path) -> Path:
-    """The path of a file that must be there."""
+def require_file(path: Path, expected: str) -> Path:
+    """The path of a file that must be there; `expected` says which files a log of this format has."""
     if not path.is_file():
-        raise InputError(
-            f"{path}: found no such file, expected one in every split; add it or remove {path.parent}"
-        )
+        raise InputError(f"{path}: found no such file, expected {expected}; add the file")
     return path

@@ -48,7 +48,7 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
 
 
 def _open_split(name: str, folder: Path) -> Split:
-    news, behaviors = require_file(folder / "news.tsv"), require_file(folder / "behaviors.tsv")
+    news, behaviors = require_file(folder / "news.tsv", FILES), require_file(folder / "behaviors.tsv", FILES)
     return Split(
         name=name,
         files=(news, behaviors),
@@ -113,23 +113,20 @@ def _split_labels(lines: Lines, shown: pa.ListArray) -> tuple[pa.ListArray, pa.L
     is_labelled = pc.or_(is_clicked, is_skipped)
     ids = pc.utf8_slice_codeunits(tokens, 0, -2)
     if not pc.all(is_labelled).as_py():
-        _check_unlabelled(lines, shown, is_labelled)
+        lines.explode(shown).check(
+            pc.or_(is_labelled, _may_lack_label(shown)),
+            lambda token: f"candidate {quote(tokens[token])}",
+            "the label -0 or -1 at its end",
+            "label every candidate of the row, or none",
+        )
         ids = pc.if_else(is_labelled, ids, tokens)
     candidates = pa.ListArray.from_arrays(shown.offsets, ids)
     return filter_lists(candidates, is_clicked), filter_lists(candidates, is_skipped), candidates
 
 
-def _check_unlabelled(lines: Lines, shown: pa.ListArray, is_labelled: pa.BooleanArray) -> None:
-    """A candidate may lack its label only where the whole row does; a digit after a dash is a label."""
-    tokens, rows = shown.values, pc.list_parent_indices(shown).to_numpy()
-    labelled = is_labelled.to_numpy(zero_copy_only=False)
-    row_has_labels = np.bincount(rows, weights=labelled, minlength=len(shown)) > 0
-    has_digit = pc.match_substring_regex(tokens, "-[0-9]$").to_numpy(zero_copy_only=False)
-    bad = np.flatnonzero(~labelled & (row_has_labels[rows] | has_digit))
-    if len(bad):
-        raise lines.error(
-            int(rows[bad[0]]),
-            f"candidate {quote(tokens[int(bad[0])])}",
-            "the label -0 or -1 at its end",
-            "label every candidate of the row, or none",
-        )
+def _may_lack_label(shown: pa.ListArray) -> pa.BooleanArray:
+    """Which candidates are of a row without any label; one that ends in a dash and a digit has a label."""
+    rows = pc.list_parent_indices(shown).to_numpy()
+    has_label = pc.match_substring_regex(shown.values, "-[0-9]$").to_numpy(zero_copy_only=False)
+    num_labels = np.bincount(rows, weights=has_label, minlength=len(shown))
+    return pa.array(num_labels[rows] == 0)

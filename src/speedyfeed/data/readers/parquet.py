@@ -20,7 +20,6 @@ FILES = "train/ and dev/ (and test/), each with news.parquet and impressions.par
 _DEFAULTS: Mapping[str, Any] = {
     "category": "",
     "subcategory": "",
-    "title": "",
     "abstract": "",
     "body": "",
     "history": [],
@@ -38,8 +37,8 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
 
 
 def _open_split(name: str, folder: Path) -> Split:
-    news = _parts(folder, "news") or (require_file(folder / "news.parquet"),)
-    impressions = _parts(folder, "impressions") or (require_file(folder / "impressions.parquet"),)
+    news = _parts(folder, "news") or (require_file(folder / "news.parquet", FILES),)
+    impressions = _parts(folder, "impressions") or (require_file(folder / "impressions.parquet", FILES),)
     return Split(
         name=name,
         files=news + impressions,

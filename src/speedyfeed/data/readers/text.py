@@ -12,37 +12,52 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 
 BLOCK_BYTES = 1 << 21
 """Read at once: some thousand lines, enough that the kernels and not Python take the time."""
 
+_NAMES = {"\t": "tab"}  # separators that do not show in a message
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put before UTF-8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Consecutive lines of one file."""
+    """Lines of one file, or parts of lines, that know their place."""
 
     path: Path
-    first: int
-    """Number of the first of these lines, counted from 1."""
+    numbers: NDArray[np.int64]
+    """The number in the file of each, counted from 1."""
     text: pa.StringArray
 
-    def split(self, names: tuple[str, ...]) -> list[pa.StringArray]:
-        """The tab-separated columns of these lines; a line with more or fewer is an error."""
-        cells = pc.split_pattern(self.text, "\t")
+    def split(
+        self, names: tuple[str, ...], separator: str = "\t", max_splits: int | None = None
+    ) -> list[pa.StringArray]:
+        """The columns of these lines; a line with more or fewer, or with an empty id, is an error."""
+        cells = pc.split_pattern(self.text, separator, max_splits=max_splits)
         counts = pc.list_value_length(cells)
         self.check(
             pc.equal(counts, len(names)),
-            lambda row: f"{counts[row]} tab-separated columns",
+            lambda row: (
+                f"{_plural(counts[row].as_py(), 'column')} separated by {_NAMES.get(separator, separator)}"
+            ),
             f"{len(names)} ({', '.join(names)})",
-            "put the missing columns in, or remove the tabs inside a text",
+            "add what is missing, or take the separators out of the text",
         )
         flat = cells.flatten()
         starts = np.arange(0, len(flat), len(names))
-        return [flat.take(pa.array(starts + column)) for column in range(len(names))]
+        columns = [flat.take(pa.array(starts + column)) for column in range(len(names))]
+        for name, column in zip(names, columns, strict=True):
+            if name.endswith("_id"):
+                self.check(pc.not_equal(column, ""), lambda _: "an empty id", f"a {name}", "remove the line")
+        return columns
+
+    def explode(self, lists: pa.ListArray) -> "Lines":
+        """One line for every value of `lists`, a list of texts for each of these lines."""
+        rows = pc.list_parent_indices(lists).to_numpy()
+        return Lines(path=self.path, numbers=self.numbers[rows], text=lists.flatten())
 
     def parse_times(self, iso: pa.StringArray, shown: pa.StringArray, expected: str) -> pa.TimestampArray:
         """Times written year first, the calendar checked; `shown` is how the file wrote them."""
@@ -57,10 +72,8 @@ class Lines:
         """Nothing, or the error of the first line that is not `ok`."""
         row = pc.index(ok, False).as_py()
         if row >= 0:
-            raise self.error(row, found(row), expected, remedy)
-
-    def error(self, row: int, found: str, expected: str, remedy: str) -> InputError:
-        return InputError(f"{self.path}:{self.first + row}: found {found}, expected {expected}; {remedy}")
+            line = self.numbers[row]
+            raise InputError(f"{self.path}:{line}: found {found(row)}, expected {expected}; {remedy}")
 
 
 def read_lines(path: Path) -> Iterator[Lines]:
@@ -68,13 +81,13 @@ def read_lines(path: Path) -> Iterator[Lines]:
     first = 1
     for block in _read_blocks(path):
         try:
-            text = block.decode()
+            text = pa.array([block.decode()])
         except UnicodeDecodeError as error:
             line = first + block.count(b"\n", 0, error.start)
             found = f"the byte 0x{block[error.start]:02x}"
             raise InputError(f"{path}:{line}: found {found}, expected UTF-8; save the file as UTF-8") from None
-        lines = pc.split_pattern(pa.array([text]), "\n").flatten()
-        yield Lines(path=path, first=first, text=lines)
+        lines = pc.split_pattern(text, "\n").flatten()
+        yield Lines(path=path, numbers=np.arange(first, first + len(lines)), text=lines)
         first += len(lines)
     if first == 1:
         raise InputError(f"{path}: found an empty file, expected at least one line; fetch or export it again")
@@ -87,14 +100,14 @@ def split_lists(strings: pa.StringArray, separator: str) -> pa.ListArray:
 
 
 def filter_lists(lists: pa.ListArray, keep: pa.BooleanArray) -> pa.ListArray:
-    """The same lists without the values that are not to be kept.
+    """The same lists without the values that are not to be kept; no list may be null.
 
     [[a, b], [c]], keep [1, 0, 1] -> kept before each value [0, 1, 1, 2] -> offsets [0, 1, 2] -> [[a], [c]]
     """
     kept = np.zeros(len(keep) + 1, dtype=np.int32)
     np.cumsum(keep.to_numpy(zero_copy_only=False), out=kept[1:])
-    offsets = kept[lists.offsets.to_numpy()]
-    return pa.ListArray.from_arrays(pa.array(offsets), lists.values.filter(keep))
+    offsets = lists.offsets.to_numpy()
+    return pa.ListArray.from_arrays(pa.array(kept[offsets - offsets[0]]), lists.flatten().filter(keep))
 
 
 def quote(value: pa.Scalar) -> str:
@@ -122,6 +135,10 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
             rest = whole[len(text) :] + rest
     if text := rest.rstrip(b"\r\n"):
         yield text
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _is_time(text: pa.Scalar) -> bool:
