@@ -5,6 +5,7 @@ from speedyfeed.errors import InputError
 
 SAMPLES = {
     "mind": ["train/news.tsv", "train/behaviors.tsv"],
+    "msnews": ["news.tsv", "train/users.tsv"],
     "parquet": ["train/news.parquet", "train/impressions.parquet"],
 }
 
