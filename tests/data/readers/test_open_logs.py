@@ -6,6 +6,7 @@ from speedyfeed.errors import InputError
 SAMPLES = {
     "mind": ["train/news.tsv", "train/behaviors.tsv"],
     "msnews": ["news.tsv", "train/users.tsv"],
+    "speedyrec": ["DocFeatures.tsv", "traindata/ProtoBuf_0.tsv"],
     "parquet": ["train/news.parquet", "train/impressions.parquet"],
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from speedyfeed.data.readers import mind, msnews, parquet
+from speedyfeed.data.readers import mind, msnews, parquet, speedyrec
 from speedyfeed.data.tables import Logs, Split
 from speedyfeed.errors import InputError
 
@@ -26,6 +26,7 @@ class Reader(Protocol):
 _READERS: Mapping[str, Reader] = {
     "mind": mind,
     "msnews": msnews,
+    "speedyrec": speedyrec,
     "parquet": parquet,
 }
 
