@@ -7,6 +7,7 @@ SAMPLES = {
     "mind": ["train/news.tsv", "train/behaviors.tsv"],
     "msnews": ["news.tsv", "train/users.tsv"],
     "speedyrec": ["DocFeatures.tsv", "traindata/ProtoBuf_0.tsv"],
+    "ebnerd": ["articles.parquet", "train/behaviors.parquet", "train/history.parquet"],
     "parquet": ["train/news.parquet", "train/impressions.parquet"],
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from speedyfeed.data.readers import mind, msnews, parquet, speedyrec
+from speedyfeed.data.readers import ebnerd, mind, msnews, parquet, speedyrec
 from speedyfeed.data.tables import Logs, Split
 from speedyfeed.errors import InputError
 
@@ -27,6 +27,7 @@ _READERS: Mapping[str, Reader] = {
     "mind": mind,
     "msnews": msnews,
     "speedyrec": speedyrec,
+    "ebnerd": ebnerd,
     "parquet": parquet,
 }
 

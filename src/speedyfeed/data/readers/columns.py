@@ -75,8 +75,13 @@ def _column(
     column = batch.column(field.name)
     if pt.is_list_view(column.type) or pt.is_large_list_view(column.type):
         column = _unview(column)
-    # Not safe only for times: nanoseconds may be lost.
-    column = column.cast(field.type, safe=not pt.is_timestamp(field.type))
+    try:
+        # Times may lose nanoseconds; nothing else may lose anything.
+        column = column.cast(field.type, safe=not pt.is_timestamp(field.type))
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{path}: found column {field.name} with {error}, expected values of {field.type}; correct them"
+        ) from None
     if column.null_count and defaults.get(field.name) is not None:
         column = pc.fill_null(column, pa.scalar(defaults[field.name], field.type))
     row = _first_null(column, field)
