@@ -8,6 +8,7 @@ SAMPLES = {
     "msnews": ["news.tsv", "train/users.tsv"],
     "speedyrec": ["DocFeatures.tsv", "traindata/ProtoBuf_0.tsv"],
     "ebnerd": ["articles.parquet", "train/behaviors.parquet", "train/history.parquet"],
+    "adressa": ["20170101", "20170102.json"],
     "parquet": ["train/news.parquet", "train/impressions.parquet"],
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from speedyfeed.data.readers import ebnerd, mind, msnews, parquet, speedyrec
+from speedyfeed.data.readers import adressa, ebnerd, mind, msnews, parquet, speedyrec
 from speedyfeed.data.tables import Logs, Split
 from speedyfeed.errors import InputError
 
@@ -28,6 +28,7 @@ _READERS: Mapping[str, Reader] = {
     "msnews": msnews,
     "speedyrec": speedyrec,
     "ebnerd": ebnerd,
+    "adressa": adressa,
     "parquet": parquet,
 }
 
