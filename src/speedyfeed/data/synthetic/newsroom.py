@@ -1,0 +1,226 @@
+"""A newsroom with planted interests and a known best score, written as train and dev logs.
+
+Readers have latent tastes over subtopics, news say in words what they are about, and clicks follow taste,
+popularity and freshness, so a model that reads can learn what ids cannot tell: dev comes after train, when
+most of the news are new. Blocks of readers and of news are drawn, written and forgotten, each from its own
+seed: memory stays bounded and time grows with the number of clicks.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from speedyfeed.data.synthetic.audience import DAY_SECONDS, draw_tastes, draw_visits
+from speedyfeed.data.synthetic.figures import Figure, Tally
+from speedyfeed.data.synthetic.files import MindSplit, ParquetSplit, SplitWriter
+from speedyfeed.data.synthetic.lexicon import load_lexicon
+from speedyfeed.data.synthetic.pages import build_pages
+from speedyfeed.data.synthetic.text import Writer
+from speedyfeed.data.synthetic.world import Ints, World, build_world, num_slots_of
+from speedyfeed.data.tables import NEWS
+from speedyfeed.errors import InputError
+from speedyfeed.folders import new_folder, write_json
+from speedyfeed.progress import Report, silent
+
+SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet": ParquetSplit}
+USERS_PER_BLOCK = 8192
+NEWS_PER_BLOCK = 4096
+SAMPLE_READERS = 512
+MIN_DAYS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A kind of newsroom: its default size and how its log begins."""
+
+    users: int
+    news: int
+    days: int
+    history_share: float
+    """Share of the days whose clicks are only known as histories of train readers."""
+    sharpness: float
+    """Exponent on the paper's click shares; a small newsroom cannot have its extremes."""
+
+
+SHAPES = {
+    "small": Shape(users=3000, news=3000, days=14, history_share=0.25, sharpness=0.65),
+    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SynthConfig:
+    """What newsroom to make."""
+
+    users: int | None = None
+    """Number of readers (default: the shape's)."""
+    news: int | None = None
+    """Number of news (default: the shape's)."""
+    days: int | None = None
+    """Length of the log in days (default: the shape's)."""
+    seed: int = 0
+    """The same seed gives the same files, byte for byte."""
+    shape: Literal["small", "paper"] = "small"
+    """small: a quick newsroom in the manner of MIND; paper: the size and proportions of the paper's log."""
+    format: Literal["mind", "parquet"] = "mind"
+    """Files to write; only parquet has bodies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Newsroom:
+    """A newsroom as it came out; kept in its folder as newsroom.json."""
+
+    config: SynthConfig
+    num_users: int
+    num_news: int
+    num_clicks: int
+    num_train_impressions: int
+    num_dev_impressions: int
+    best_auc: float
+    """AUC on dev of the true preference: no ranking can expect more."""
+    popularity_auc: float
+    """AUC on dev of popularity and freshness alone: what can be had without knowing the reader."""
+    figures: tuple[Figure, ...]
+    """The log beside the paper's."""
+
+
+def synthesize(out: Path, config: SynthConfig, progress: Report | None = None) -> Newsroom:
+    """Write a newsroom to the folder `out`, which appears whole or not at all."""
+    shape = _choose_shape(config)
+    with new_folder(out) as folder:
+        newsroom = _write_newsroom(folder, config, shape, progress or silent)
+        write_json(folder / "newsroom.json", asdict(newsroom))
+    return newsroom
+
+
+def _choose_shape(config: SynthConfig) -> Shape:
+    """The shape asked for, at the size asked for."""
+    if config.shape not in SHAPES:
+        raise InputError(f"shape {config.shape!r}: expected one of {', '.join(SHAPES)}")
+    if config.format not in SPLITS:
+        raise InputError(f"format {config.format!r}: expected one of {', '.join(SPLITS)}")
+    if config.seed < 0:
+        raise InputError(f"seed {config.seed}: expected 0 or more")
+    sizes = {"users": config.users, "news": config.news, "days": config.days}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    shape = replace(SHAPES[config.shape], **given)
+    if shape.users < 1:
+        raise InputError(f"users {shape.users}: expected 1 or more")
+    if shape.days < MIN_DAYS:
+        raise InputError(f"days {shape.days}: expected {MIN_DAYS} or more, for a train and a dev split")
+    fewest = num_slots_of(shape.days)
+    if shape.news < fewest:
+        raise InputError(f"news {shape.news}: expected {fewest} or more; give more news or fewer days")
+    return shape
+
+
+def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: Report) -> Newsroom:
+    lexicon = load_lexicon()
+    rng = _rng(config, 0)
+    world = build_world(
+        num_news=shape.news,
+        days=shape.days,
+        tastes=draw_tastes(SAMPLE_READERS, lexicon.topic, rng),
+        sharpness=shape.sharpness,
+        rng=rng,
+    )
+    # News in the order of their ids, which tell nothing.
+    number = rng.permutation(shape.news)
+    news_ids = pa.array([f"N{i + 1}" for i in np.argsort(number)], pa.string())
+    tally = Tally.of(world)
+    open_split = SPLITS[config.format]
+    with ExitStack() as stack:
+        train = stack.enter_context(open_split(folder / "train"))
+        dev = stack.enter_context(open_split(folder / "dev"))
+        _write_impressions(train, dev, world, news_ids, tally, config, shape, progress)
+        _write_news(train, dev, world, number, tally, config, progress)
+    return Newsroom(
+        config=config,
+        num_users=shape.users,
+        num_news=shape.news,
+        num_clicks=int(tally.clicks.sum()),
+        num_train_impressions=tally.num_train_impressions,
+        num_dev_impressions=tally.num_dev_impressions,
+        best_auc=tally.best_auc,
+        popularity_auc=tally.popularity_auc,
+        figures=tally.figures(),
+    )
+
+
+def _write_impressions(
+    train: SplitWriter,
+    dev: SplitWriter,
+    world: World,
+    news_ids: pa.StringArray,
+    tally: Tally,
+    config: SynthConfig,
+    shape: Shape,
+    progress: Report,
+) -> None:
+    end = shape.days * DAY_SECONDS
+    train_start = int(end * shape.history_share)
+    dev_start = end - max(1, round(shape.days / 8)) * DAY_SECONDS
+    progress("readers", 0, shape.users)
+    for block, first in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
+        rng = _rng(config, 1, block)
+        num_users = min(USERS_PER_BLOCK, shape.users - first)
+        visits = draw_visits(
+            world,
+            num_users=num_users,
+            topic=load_lexicon().topic,
+            days=shape.days,
+            shown_from=train_start,
+            rng=rng,
+        )
+        tally.add_visits(visits)
+        pages = build_pages(visits, start=train_start, end=dev_start, history_end=train_start, rng=rng)
+        train.write_pages(pages, first, news_ids)
+        tally.add_train(pages)
+        pages = build_pages(visits, start=dev_start, end=end, history_end=dev_start, rng=rng)
+        dev.write_pages(pages, first, news_ids)
+        tally.add_dev(pages, visits)
+        progress("readers", first + num_users, shape.users)
+    if not tally.num_train_impressions or not tally.num_aucs:
+        raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
+
+
+def _write_news(
+    train: SplitWriter,
+    dev: SplitWriter,
+    world: World,
+    number: Ints,
+    tally: Tally,
+    config: SynthConfig,
+    progress: Report,
+) -> None:
+    lexicon = load_lexicon()
+    has_bodies = config.format == "parquet"
+    writer = Writer(lexicon, _rng(config, 2), with_bodies=has_bodies)
+    progress("news", 0, len(number))
+    for block, first in enumerate(range(0, len(number), NEWS_PER_BLOCK)):
+        rng = _rng(config, 3, block)
+        numbers = number[first : first + NEWS_PER_BLOCK]
+        subtopic = world.subtopic[numbers]
+        columns = [
+            pa.array([f"N{first + i + 1}" for i in range(len(numbers))]),
+            pa.array([lexicon.topics[topic] for topic in lexicon.topic[subtopic]]),
+            pa.repeat("", len(numbers)),
+            pa.array(writer.write_titles(subtopic, rng)),
+            pa.array(writer.write_abstracts(subtopic, rng)),
+            writer.write_bodies(subtopic, rng) if has_bodies else pa.repeat("", len(numbers)),
+        ]
+        news = pa.record_batch(columns, schema=NEWS)
+        tally.add_news(news)
+        train.write_news(news.filter(pa.array(tally.in_train[numbers])))
+        dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
+        progress("news", first + len(numbers), len(number))
+
+
+def _rng(config: SynthConfig, *key: int) -> np.random.Generator:
+    """A generator of its own for every part of the newsroom."""
+    return np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=key))
