@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from speedyfeed.data.synthetic.audience import DAY_SECONDS, draw_tastes, draw_visits
+from speedyfeed.data.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_tastes, draw_visits
 from speedyfeed.data.synthetic.figures import Figure, Tally
 from speedyfeed.data.synthetic.files import MindSplit, ParquetSplit, SplitWriter
 from speedyfeed.data.synthetic.lexicon import load_lexicon
@@ -30,7 +30,7 @@ from speedyfeed.progress import Report, silent
 SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet": ParquetSplit}
 USERS_PER_BLOCK = 8192
 NEWS_PER_BLOCK = 4096
-SAMPLE_READERS = 512
+SAMPLE_READERS = 2048
 MIN_DAYS = 3
 
 
@@ -48,8 +48,8 @@ class Shape:
 
 
 SHAPES = {
-    "small": Shape(users=3000, news=3000, days=14, history_share=0.25, sharpness=0.65),
-    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.0),
+    "small": Shape(users=3000, news=4000, days=14, history_share=0.25, sharpness=0.5),
+    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.03),
 }
 
 
@@ -126,6 +126,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         num_news=shape.news,
         days=shape.days,
         tastes=draw_tastes(SAMPLE_READERS, lexicon.topic, rng),
+        num_clicks=draw_num_clicks(SAMPLE_READERS, shape.days, rng),
         sharpness=shape.sharpness,
         rng=rng,
     )

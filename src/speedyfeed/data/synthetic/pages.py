@@ -45,7 +45,7 @@ def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: 
     visit = np.concatenate([visits.clicked_visit, visits.skipped_visit])
     is_clicked = np.arange(len(news)) < len(visits.clicked)
     order = np.flatnonzero(chosen[visit])
-    order = order[np.lexsort((rng.random(len(order)), visit[order]))]
+    order = order[np.argsort(visit[order] + rng.random(len(order)))]  # shuffled within each visit
     shown = np.bincount(visit[order], minlength=len(chosen))[chosen]
 
     is_before = visits.time[visits.clicked_visit] < history_end

@@ -24,7 +24,7 @@ FROM_SUBTOPIC, FROM_TOPIC, FROM_ELSEWHERE, FROM_GENERAL = 0.55, 0.15, 0.1, 0.2
 """Chances that a gap is filled with a word of the subtopic, of its topic, of another topic, of none."""
 POOL_WORDS = 1000
 BANK_SENTENCES = 2000
-FEWEST_SENTENCES, MEAN_SENTENCES = 3, 34.2
+FEWEST_SENTENCES, MEAN_SENTENCES = 3, 34.4
 """Of a body."""
 
 Template = tuple[str, tuple[str, ...]]

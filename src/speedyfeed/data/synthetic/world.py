@@ -26,8 +26,8 @@ SLOT_SECONDS = 3 * 3600
 SLOTS_PER_DAY = 24 * 3600 // SLOT_SECONDS
 LIFE = 3 * SLOTS_PER_DAY
 """Slots after which a news is no longer shown."""
-FADE_CLICKED = np.exp(-np.arange(LIFE) / 6.0)
-FADE_SKIPPED = np.exp(-np.arange(LIFE) / 6.6)
+FADE_CLICKED = np.exp(-np.arange(LIFE) / 5.0)
+FADE_SKIPPED = np.exp(-np.arange(LIFE) / 5.5)
 MEAN_SKIPPED = 15.0
 EXPOSURE = 0.9
 """How much of its popularity a news is shown by; the rest is earned by clicks."""
@@ -97,11 +97,13 @@ class CellDraw:
         return np.clip(news, low, high - 1)
 
 
-def build_world(*, num_news: int, days: int, tastes: Floats, sharpness: float, rng: np.random.Generator) -> World:
+def build_world(
+    *, num_news: int, days: int, tastes: Floats, num_clicks: Ints, sharpness: float, rng: np.random.Generator
+) -> World:
     """News from LIFE slots before the readers come until the end of the last day.
 
-    `tastes` (readers, subtopics) is a sample of readers: weights are fitted so that with such readers the
-    expected clicks of the news follow the paper's long tail.
+    `tastes` (readers, subtopics) and `num_clicks` are a sample of readers: weights are fitted so that with
+    such readers the expected clicks of the news follow the paper's long tail.
     """
     num_slots, num_subtopics = num_slots_of(days), tastes.shape[1]
     # Popular news are dealt out like cards, so that no slot gets much more of them than another.
@@ -110,7 +112,8 @@ def build_world(*, num_news: int, days: int, tastes: Floats, sharpness: float, r
     subtopic = rng.integers(num_subtopics, size=num_news)
     order = np.lexsort((subtopic, born))
     born, subtopic = born[order], subtopic[order]
-    weight = _fit_weight(born, subtopic, long_tail(num_news, sharpness)[order], num_slots, tastes)
+    share = _undo_no_repeats(long_tail(num_news, sharpness)[order], tastes, num_clicks)
+    weight = _fit_weight(born, subtopic, share, num_slots, tastes)
     return World(
         born=born,
         subtopic=subtopic,
@@ -118,6 +121,15 @@ def build_world(*, num_news: int, days: int, tastes: Floats, sharpness: float, r
         clicked=_cell_draw(born, subtopic, weight, num_slots, num_subtopics, FADE_CLICKED),
         skipped=_cell_draw(born, np.zeros_like(born), weight**EXPOSURE, num_slots, 1, FADE_SKIPPED),
     )
+
+
+def _undo_no_repeats(share: Floats, tastes: Floats, num_clicks: Ints) -> Floats:
+    """The shares news would need if readers clicked a news as often as they are drawn to it, not just once."""
+    appetite = np.exp(tastes)
+    drawn = num_clicks[:, None] * appetite / appetite.mean(axis=1, keepdims=True)
+    wanted = np.geomspace(share.min(), 100 * share.max(), 200)
+    found = np.array([-np.expm1(-drawn * x).mean() for x in wanted]) / num_clicks.mean()
+    return np.interp(share, found, wanted)
 
 
 def _fit_weight(born: Ints, subtopic: Ints, clicks: Floats, num_slots: int, tastes: Floats) -> Floats:
