@@ -1,0 +1,159 @@
+"""User encoders: clicks to one user embedding per prefix, all prefixes in one pass.
+
+    clicks       c0   c1   c2  (padding)
+    row 0        what is known before any click: a learned start vector stands there
+    row 1        c0
+    row 2        c0 c1
+    row 3        c0 c1 c2
+    row 4        c0 c1 c2         after the last click the row stays, so the last row is the user of today
+
+Row t predicts click t and is all the model knows of a user with t clicks. Each click is scored or projected once
+and shared by every prefix; sums over prefixes cost clicks squared, small beside the news encoder. Shapes: P is
+the number of prefixes, L + 1.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from speedyfeed.errors import InputError
+
+
+class UserEncoder(Protocol):
+    """Clicks in, one user embedding per prefix out."""
+
+    def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, /) -> Tensor:
+        """users_BPD; `clicked_BL` is False at padding, which comes after the clicks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserConfig:
+    """What turns clicks into a user."""
+
+    name: str = "attentive"
+    """User encoder: attentive, self-attention (NRMS), gru (LSTUR) or additive (NAML)."""
+    heads: int = 8
+    """Attention heads of `self-attention`; they must divide the width of a news embedding."""
+    query_width: int = 200
+    """Hidden width of the additive attention in `self-attention` and `additive`."""
+
+
+class AttentiveUser(nn.Module):
+    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x); one learned vector q."""
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.score = nn.Linear(dim, 1, bias=False)
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+        """users_BPD"""
+        items_BPD = _with_start(self.start, clicks_BLD)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+
+
+class AdditiveUser(nn.Module):
+    """The clicks' sum, weighted by softmax(q . tanh(W x + b)), as in NAML (Wu et al., 2019)."""
+
+    def __init__(self, *, dim: int, query_width: int = 200) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.score = _additive_score(dim, query_width)
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+        """users_BPD"""
+        items_BPD = _with_start(self.start, clicks_BLD)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+
+
+class SelfAttentionUser(nn.Module):
+    """Every click attends to itself and earlier ones, then additive attention: NRMS (Wu et al., 2019), causal.
+
+    NRMS lets clicks see later ones; then no prefix could share its work with another.
+    """
+
+    def __init__(self, *, dim: int, heads: int = 8, query_width: int = 200) -> None:
+        super().__init__()
+        if dim % heads:
+            raise InputError(
+                f"{heads} attention heads do not divide embeddings of width {dim}: choose another number"
+            )
+        self.heads = heads
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.project = nn.Linear(dim, 3 * dim)
+        self.score = _additive_score(dim, query_width)
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+        """users_BPD"""
+        visible_BPP = _visible(clicked_BL)
+        items_BPD = _with_start(self.start, clicks_BLD)
+        query, key, value = self.project(items_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen_BAPD = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible_BPP[:, None])
+        items_BPD = seen_BAPD.transpose(1, 2).flatten(2)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
+
+
+class GRUUser(nn.Module):
+    """The state of a GRU after each click: the short-term user of LSTUR (An et al., 2019)."""
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+        """users_BPD"""
+        states_BPD, _ = self.gru(_with_start(self.start, clicks_BLD))
+        # Padding would move the state on: every row takes the state at its latest click.
+        latest_BP = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))
+        users_BPD: Tensor = states_BPD.take_along_dim(latest_BP[..., None], 1)
+        return users_BPD
+
+
+USER_ENCODERS: dict[str, Callable[[int, UserConfig], nn.Module]] = {
+    "attentive": lambda dim, config: AttentiveUser(dim=dim),
+    "self-attention": lambda dim, config: SelfAttentionUser(
+        dim=dim, heads=config.heads, query_width=config.query_width
+    ),
+    "gru": lambda dim, config: GRUUser(dim=dim),
+    "additive": lambda dim, config: AdditiveUser(dim=dim, query_width=config.query_width),
+}
+"""User encoders by name: (width of news embeddings, settings) -> module."""
+
+
+def build_user_encoder(config: UserConfig, *, dim: int) -> nn.Module:
+    """The user encoder that `config` names, for news embeddings of that width."""
+    if config.name not in USER_ENCODERS:
+        raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
+    return USER_ENCODERS[config.name](dim, config)
+
+
+def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:
+    """The learned start vector, then the clicks: item p is what prefix p has more than prefix p - 1."""
+    start_B1D = start_D.to(clicks_BLD.dtype).expand(clicks_BLD.size(0), 1, -1)
+    return torch.cat([start_B1D, clicks_BLD], 1)
+
+
+def _visible(clicked_BL: Tensor) -> Tensor:
+    """Which items each prefix has. The start vector is in all of them: no row is without anything to attend to."""
+    is_item_BP = nn.functional.pad(clicked_BL, (1, 0), value=True)
+    P = is_item_BP.size(1)
+    return torch.ones(P, P, dtype=torch.bool, device=clicked_BL.device).tril() & is_item_BP[:, None, :]
+
+
+def _pool_prefixes(items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor) -> Tensor:
+    """Items of each prefix, weighted by the softmax of their scores among them.
+
+    Running sums of exp(score) would do with less work in theory; they are no faster at 100 clicks, and wrong
+    where an early score is far below a later one.
+    """
+    scores_BPP = scores_BP1.float().mT.masked_fill(~visible_BPP, -math.inf)
+    return scores_BPP.softmax(-1).to(items_BPD.dtype) @ items_BPD
+
+
+def _additive_score(dim: int, query_width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(dim, query_width), nn.Tanh(), nn.Linear(query_width, 1, bias=False))

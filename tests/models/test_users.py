@@ -1,0 +1,132 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from contracts import UserEncoderContract
+from speedyfeed.errors import InputError
+from speedyfeed.models.users import USER_ENCODERS, AttentiveUser, SelfAttentionUser, UserConfig, build_user_encoder
+
+DIM = 12
+
+
+def build(name: str, seed: int = 0) -> nn.Module:
+    """A user encoder whose start vector has been learned, not left at zero."""
+    torch.manual_seed(seed)
+    encoder = build_user_encoder(UserConfig(name=name, heads=3, query_width=7), dim=DIM)
+    with torch.no_grad():
+        assert isinstance(encoder.start, Tensor)
+        encoder.start.normal_()
+    return encoder
+
+
+@pytest.fixture(params=list(USER_ENCODERS))
+def encoder(request: pytest.FixtureRequest) -> nn.Module:
+    return build(request.param)
+
+
+class TestEveryUserEncoder(UserEncoderContract):
+    pass
+
+
+def one_prefix(encoder: nn.Module, name: str, clicks: Tensor) -> Tensor:
+    """The user after these clicks (clicks, width), by the formula, one head and one click at a time."""
+    items = [encoder.start, *clicks]
+    if name == "gru":
+        state = torch.zeros(DIM)
+        for item in items:
+            gates = zip(
+                (encoder.gru.weight_ih_l0 @ item + encoder.gru.bias_ih_l0).chunk(3),
+                (encoder.gru.weight_hh_l0 @ state + encoder.gru.bias_hh_l0).chunk(3),
+                strict=True,
+            )
+            (reset_x, reset_h), (keep_x, keep_h), (new_x, new_h) = gates
+            keep = torch.sigmoid(keep_x + keep_h)
+            state = keep * state + (1 - keep) * torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
+        return state
+    if name == "self-attention":
+        items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
+    if name == "attentive":
+        scores = [encoder.score.weight[0] @ item for item in items]
+    else:
+        linear, _, query = encoder.score
+        scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
+    return weighted(scores, items)
+
+
+def attend(encoder: nn.Module, items: list[Tensor]) -> Tensor:
+    """What the last item sees of all, head by head."""
+    projected = [(encoder.project.weight @ item + encoder.project.bias).view(3, 3, 4) for item in items]
+    seen = []
+    for head in range(3):
+        scores = [projected[-1][0, head] @ item[1, head] / math.sqrt(4) for item in projected]
+        seen.append(weighted(scores, [item[2, head] for item in projected]))
+    return torch.cat(seen)
+
+
+def weighted(scores: list[Tensor], items: list[Tensor]) -> Tensor:
+    weights = torch.stack(scores).softmax(0)
+    return sum((weight * item for weight, item in zip(weights, items, strict=True)), torch.zeros_like(items[0]))
+
+
+@pytest.mark.parametrize("name", list(USER_ENCODERS))
+@settings(max_examples=15, deadline=None)
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_all_prefixes_at_once_are_each_prefix_alone(name: str, lengths: list[int], seed: int) -> None:
+    encoder = build(name, seed)
+    clicked = torch.arange(5) < torch.tensor(lengths)[:, None]
+    clicks = torch.randn(len(lengths), 5, DIM).requires_grad_()
+    upstream = torch.randn(len(lengths), 6, DIM)
+
+    rows = [
+        one_prefix(encoder, name, clicks[user, : min(prefix, length)])
+        for user, length in enumerate(lengths)
+        for prefix in range(6)
+    ]
+    twin = torch.stack(rows).view_as(upstream)
+    users = encoder(clicks, clicked)
+    torch.testing.assert_close(users, twin, rtol=1e-5, atol=1e-5)
+
+    inputs = [clicks, *encoder.parameters()]
+    wanted = torch.autograd.grad((twin * upstream).sum(), inputs, allow_unused=True)
+    gradients = torch.autograd.grad((users * upstream).sum(), inputs)
+    for gradient, expected in zip(gradients, wanted, strict=True):
+        expected = torch.zeros_like(gradient) if expected is None else expected
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attentive_weights_by_hand() -> None:
+    encoder = AttentiveUser(dim=1)
+    with torch.no_grad():
+        encoder.score.weight.fill_(1.0)
+    two = math.log(2.0)  # a click of that value weighs twice as much as the start vector, which is zero
+    users = encoder(torch.tensor([[[two], [two]]]), torch.ones(1, 2, dtype=torch.bool))
+    assert users.flatten().tolist() == pytest.approx([0.0, two * 2 / 3, two * 4 / 5])
+
+
+def test_a_much_higher_later_score_does_not_blank_out_earlier_prefixes() -> None:
+    encoder = AttentiveUser(dim=1)
+    with torch.no_grad():
+        encoder.score.weight.fill_(1.0)
+        encoder.start.fill_(-500.0)
+    users = encoder(torch.tensor([[[-200.0], [300.0]]]), torch.ones(1, 2, dtype=torch.bool))
+    assert users.flatten().tolist() == [-500.0, -200.0, 300.0]
+
+
+def test_mixed_precision_stays_close_to_full(encoder: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clicks = torch.randn(3, 6, DIM, generator=generator)
+    clicked = torch.arange(6) < torch.tensor([6, 2, 0])[:, None]
+    with torch.autocast("cpu", torch.bfloat16):
+        users = encoder(clicks, clicked)
+    torch.testing.assert_close(users.float(), encoder(clicks, clicked), rtol=0.05, atol=0.05)
+
+
+def test_mistakes_in_the_settings_are_told() -> None:
+    with pytest.raises(InputError, match="no user encoder 'nrms': choose attentive, self-attention"):
+        build_user_encoder(UserConfig(name="nrms"), dim=DIM)
+    with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
+        SelfAttentionUser(dim=12, heads=5)
