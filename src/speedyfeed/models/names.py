@@ -53,14 +53,21 @@ def parse_encoder(name: str) -> EncoderName:
 
 def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
     """The tokenizer of the encoder called `name`."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
-    path = Path(parse_encoder(name).source)
-    source = str(path.parent if path.suffix in CHECKPOINT_SUFFIXES else path)
+    parsed = parse_encoder(name)
+    path = Path(parsed.source)
+    source = path.parent if path.suffix in CHECKPOINT_SUFFIXES else path
+    vocabularies = sorted(source.glob("*vocab.txt")) if parsed.is_unilm else []
+    tokenizer: object
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        if vocabularies:  # as UniLM checkpoints were published, before tokenizer files had a standard
+            lower = "-cased" not in path.name and "-cased" not in vocabularies[0].name
+            tokenizer = BertTokenizer(str(vocabularies[0]), do_lower_case=lower)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(parsed.source)
     except (OSError, ValueError) as error:
-        raise not_loadable("tokenizer", name, source) from error
+        raise not_loadable("tokenizer", name, str(source)) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
     return tokenizer
