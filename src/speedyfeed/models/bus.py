@@ -27,6 +27,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.packed import count_up
 
 BACKENDS = ("auto", "dense", "grouped", "varlen")
 VARLEN_DTYPES = (torch.bfloat16, torch.float16)
@@ -73,6 +74,7 @@ class Layout:
     """Packed segment -> news."""
     bus_index: Tensor
     """Packed positions of the first tokens that each segment sees, segment after segment."""
+    has_bus: bool
     groups: tuple[Group, ...]
     backend: str
     varlen: Varlen | None
@@ -124,19 +126,13 @@ def build_layout(
         position_T=position_T.to(device, non_blocking=True),
         news_K=news.to(device, non_blocking=True),
         bus_index=bus_index.to(device, non_blocking=True),
+        has_bus=bus,
         groups=groups,
         backend=backend,
         varlen=_build_varlen(lengths, others, bus_index, device) if backend == "varlen" else None,
     )
 
 
-def count_up(lengths: Tensor) -> Tensor:
-    """Every length counted from zero: [3, 2] -> [0, 1, 2, 0, 1]."""
-    starts = lengths.cumsum(0) - lengths
-    return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
-
-
-@torch.compiler.disable
 def bus_attention(
     module: nn.Module,
     query: Tensor,
@@ -151,77 +147,67 @@ def bus_attention(
     bias: Bias | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention for transformers: (1, heads, T, width) in, (1, T, heads, width) out.
+    """Attention for transformers: (1, heads, T, head width) in, (1, T, heads, head width) out.
 
-    A sliding window limits what a token sees of its own segment; the bus is always in view. Not traced by
-    `torch.compile`: the groups differ from batch to batch, and each would be compiled anew.
+    A sliding window limits what a token sees of its own segment; the bus is always in view.
     """
     assert attention_mask is None, "packed tokens take no mask"
-    packed = [x.transpose(1, 2).squeeze(0) for x in (query, key, value)]
-    scaling = query.size(-1) ** -0.5 if scaling is None else scaling
-    window = None if sliding_window is None or sliding_window >= _longest(layout) else sliding_window
+    longest = max(group.length for group in layout.groups)
+    scoring = Scoring(
+        scaling=query.size(-1) ** -0.5 if scaling is None else scaling,
+        dropout=dropout,
+        window=None if sliding_window is None or sliding_window >= longest else sliding_window,
+        bias=bias,
+    )
+    q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     if layout.backend == "dense":
-        out = _dense(*packed, layout, scaling, dropout, window, bias)
-    elif (
-        layout.varlen is not None
-        and dropout == 0
-        and window is None
-        and bias is None
-        and query.dtype in VARLEN_DTYPES
-    ):
-        out = _varlen(*packed, layout.varlen, scaling)
+        out = _dense(q, k, v, layout, scoring)
+    elif layout.varlen is not None and scoring.is_plain and query.dtype in VARLEN_DTYPES:
+        out = _varlen(q, k, v, layout.varlen, scoring)
     else:
-        out = _grouped(*packed, layout, scaling, dropout, window, bias)
+        out = _grouped(q, k, v, layout, scoring)
     return out[None], None
 
 
-def _dense(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scaling: float,
-    dropout: float,
-    window: int | None,
-    bias: Bias | None,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scoring:
+    """How scores are made and weighed, apart from who sees whom."""
+
+    scaling: float
+    dropout: float
+    window: int | None
+    bias: Bias | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing but scaling: all that the varlen kernel can do."""
+        return self.dropout == 0 and self.window is None and self.bias is None
+
+
+def _dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
     """The reference: every token against every token, and a mask. Quadratic in the batch."""
     news_T, position_T = layout.news_K[layout.segment_T], layout.position_T
     own = layout.segment_T[:, None] == layout.segment_T
-    over_bus = (news_T[:, None] == news_T) & (position_T == 0) & ~own
-    if not any(group.others for group in layout.groups):
-        over_bus = torch.zeros_like(own)
-    if window is not None:
-        own &= (position_T[:, None] - position_T).abs() < window
-    scores = torch.einsum("iah,jah->aij", query, key) * scaling
-    if bias is not None:
-        scores = scores + _dense_bias(bias, layout, over_bus)
-    weights = scores.masked_fill(~(own | over_bus), -math.inf).softmax(-1)
-    return torch.einsum("aij,jah->iah", drop(weights, dropout), value)
+    over_bus = (news_T[:, None] == news_T) & (position_T == 0) & ~own & layout.has_bus
+    near = own if scoring.window is None else own & ((position_T[:, None] - position_T).abs() < scoring.window)
+    scores = torch.einsum("iah,jah->aij", query, key) * scoring.scaling
+    if scoring.bias is not None:
+        scores = scores + _dense_bias(scoring.bias, own, over_bus)
+    weights = scores.masked_fill(~(near | over_bus), -math.inf).softmax(-1)
+    return torch.einsum("aij,jah->iah", drop(weights, scoring.dropout), value)
 
 
-def _dense_bias(bias: Bias, layout: Layout, over_bus: Tensor) -> Tensor:
-    """The bias of every pair of tokens; pairs that do not see each other get none."""
+def _dense_bias(bias: Bias, own: Tensor, over_bus: Tensor) -> Tensor:
+    """The bias of every pair of tokens, row by row; pairs that do not see each other get none."""
     rows = []
-    for segment in range(layout.order_K.numel()):
-        own = (layout.segment_T == segment).nonzero().squeeze(1)
-        seen = over_bus[own[0]].nonzero().squeeze(1)
-        block = bias(own.numel(), seen.numel())
-        row = block.new_zeros(*block.shape[:2], layout.order_T.numel())
-        rows.append(row.index_copy(2, torch.cat([own, seen]), block))
-    return torch.cat(rows, 1)
+    for token in range(len(own)):
+        mine, seen = own[token].nonzero().squeeze(1), over_bus[token].nonzero().squeeze(1)
+        block = bias(mine.numel(), seen.numel())[:, token - int(mine[0])]
+        rows.append(block.new_zeros(len(block), len(own)).index_copy(1, torch.cat([mine, seen]), block))
+    return torch.stack(rows, 1)
 
 
-def _grouped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    scaling: float,
-    dropout: float,
-    window: int | None,
-    bias: Bias | None,
-) -> Tensor:
+def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
     """Group by group, each a view of the packed row; only the bus is gathered."""
     own = [group.num_segments * group.length for group in layout.groups]
     seen = [group.num_segments * group.others for group in layout.groups]
@@ -246,31 +232,31 @@ def _grouped(
             q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=_group_mask(group, q, window, bias),
-            dropout_p=dropout,
-            scale=scaling,
+            attn_mask=_group_mask(group, q, scoring),
+            dropout_p=scoring.dropout,
+            scale=scoring.scaling,
         )
         out.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(out)
 
 
-def _group_mask(group: Group, query: Tensor, window: int | None, bias: Bias | None) -> Tensor | None:
+def _group_mask(group: Group, query: Tensor, scoring: Scoring) -> Tensor | None:
     """What is added to a group's scores, shared by its segments."""
-    mask = None if bias is None else bias(group.length, group.others).to(query.dtype)
-    if window is not None and window < group.length:
+    mask = None if scoring.bias is None else scoring.bias(group.length, group.others).to(query.dtype)
+    if scoring.window is not None and scoring.window < group.length:
         position = torch.arange(group.length, device=query.device)
-        hidden = (position[:, None] - position).abs() >= window
         far = query.new_zeros(group.length, group.length + group.others)
-        far[:, : group.length].masked_fill_(hidden, -math.inf)
+        is_far = (position[:, None] - position).abs() >= scoring.window
+        far[:, : group.length].masked_fill_(is_far, -math.inf)
         mask = far if mask is None else mask + far
     return mask
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scaling: float) -> Tensor:
+def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scoring: Scoring) -> Tensor:
     """One kernel for all segments (CUDA, half precision)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    out: Tensor = varlen_attn(
+    out = varlen_attn(
         query.contiguous(),
         key.index_select(0, varlen.key_index),
         value.index_select(0, varlen.key_index),
@@ -278,15 +264,15 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scaling: 
         varlen.key_starts,
         varlen.max_query,
         varlen.max_key,
-        scale=scaling,
+        scale=scoring.scaling,
     )
+    assert isinstance(out, Tensor), "no auxiliary output was asked for"
     return out
 
 
 def _build_varlen(lengths: Tensor, others: Tensor, bus_index: Tensor, device: torch.device) -> Varlen:
     keys = lengths + others
-    # A segment's keys are `lengths` packed positions in a row, then `others` entries of the bus.
-    is_bus = count_up(keys) >= torch.repeat_interleave(lengths, keys)
+    is_bus = count_up(keys) >= torch.repeat_interleave(lengths, keys)  # own tokens come first
     key_index = torch.empty(int(keys.sum()), dtype=torch.long)
     key_index[is_bus] = bus_index
     key_index[~is_bus] = torch.arange(int(lengths.sum()))
@@ -313,13 +299,10 @@ def _choose(backend: str, device: torch.device) -> str:
     return backend
 
 
-def _longest(layout: Layout) -> int:
-    return max(group.length for group in layout.groups)
-
-
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Packed tokens have no padding to hide; segments are kept apart by the layout."""
+    """Packed tokens have no padding to hide; the layout keeps segments apart."""
 
 
-AttentionInterface.register("bus", bus_attention)
+# Not traced by torch.compile: groups differ from batch to batch, and each set would be compiled anew.
+AttentionInterface.register("bus", torch.compiler.disable(bus_attention))
 AttentionMaskInterface.register("bus", _no_mask)

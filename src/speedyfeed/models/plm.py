@@ -1,0 +1,157 @@
+"""Pretrained encoders by name, driven on packed tokens. What each name means: `names.py`.
+
+Any encoder whose attention goes through transformers' attention interface will do. Each one is proved when it
+is loaded: two short segments packed together must come out as the unchanged model encodes them apart. One that
+cannot be driven this way is refused, with the reason.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from speedyfeed.errors import InputError
+from speedyfeed.models.bus import build_layout
+from speedyfeed.models.half import half_config, inherit
+from speedyfeed.models.names import not_loadable, parse_encoder
+from speedyfeed.models.unilm import load_unilm
+
+FAMILIES = (
+    "albert",
+    "bert (MiniLM too)",
+    "camembert",
+    "distilbert",
+    "electra",
+    "modernbert",
+    "nomic_bert",
+    "roberta",
+    "unilm",
+    "xlm-roberta",
+)
+"""Families whose packed encoding the tests compare with the stock model, forward and gradient."""
+
+
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+"""What configurations call it."""
+
+
+def load_encoder(name: str, *, attention_dropout: float | None = None) -> PreTrainedModel:
+    """The pretrained encoder called `name`, proved on packed tokens; None keeps its own attention dropout.
+
+    Which layers train is not decided here: `last:` loads the whole encoder.
+    """
+    parsed = parse_encoder(name)
+    if parsed.is_unilm:
+        model: PreTrainedModel = load_unilm(parsed.source, attention_dropout=attention_dropout)
+    else:
+        model = _load_stock(name, parsed.source, attention_dropout)
+    return inherit(build_encoder(half_config(model.config)), model) if parsed.is_half else model
+
+
+def build_encoder(config: PreTrainedConfig) -> PreTrainedModel:
+    """An encoder of that shape without pretrained weights, to load a saved one into."""
+    model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="bus")
+    return _without_pooler(model)
+
+
+def load_config(source: str) -> PreTrainedConfig:
+    """The shape of an encoder from a folder or Hub id."""
+    return cast(PreTrainedConfig, AutoConfig.from_pretrained(source))
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """The position id of a segment's first token: RoBERTa-like models count from their padding id + 1."""
+    table = next((m for n, m in model.named_modules() if n.endswith("position_embeddings")), None)
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
+
+
+def max_length(model: PreTrainedModel) -> int:
+    """Tokens the longest segment may have."""
+    return int(model.config.max_position_embeddings) - first_position(model)
+
+
+@torch.no_grad()
+def prove(model: PreTrainedModel, name: str) -> None:
+    """Refuse a model whose packed segments differ from what the unchanged model makes of each alone."""
+    lengths = [7, 5]
+    tokens = torch.randint(model.config.vocab_size, (sum(lengths),), generator=torch.Generator().manual_seed(0))
+    layout = build_layout(torch.tensor(lengths), torch.tensor([1, 1]))
+    was_training = model.training
+    model.eval()
+    with _quiet():
+        model.set_attn_implementation("bus")
+    if model.config._attn_implementation != "bus":
+        reason = "its attention does not go through transformers' attention interface"
+        raise _refusal(name, model.config, reason)
+    try:
+        model.set_attn_implementation("eager")
+        alone = [model(input_ids=part[None]).last_hidden_state[0] for part in tokens.split(lengths)]
+        model.set_attn_implementation("bus")
+        packed = model(
+            input_ids=tokens[layout.order_T][None],
+            position_ids=layout.position_T[None] + first_position(model),
+            layout=layout,
+        ).last_hidden_state[0]
+    except (TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise _refusal(name, model.config, str(error).partition("\n")[0]) from error
+    model.train(was_training)
+    stock = torch.cat(alone)[layout.order_T]
+    if not torch.allclose(packed, stock, rtol=1e-4, atol=1e-4):
+        reason = f"packed segments come out {float((packed - stock).abs().max()):.2g} off the stock model"
+        raise _refusal(name, model.config, reason)
+
+
+def _load_stock(name: str, source: str, attention_dropout: float | None) -> PreTrainedModel:
+    try:
+        config = load_config(source)
+        if attention_dropout is not None:
+            for field in ATTENTION_DROPOUTS:
+                if hasattr(config, field):
+                    setattr(config, field, attention_dropout)
+        with _quiet():
+            model, report = AutoModel.from_pretrained(
+                source, config=config, output_loading_info=True, dtype=torch.float32
+            )
+    except (OSError, ValueError) as error:
+        raise not_loadable("weights", name, source) from error
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise InputError(f"the weights of {name!r} lack {len(missing)} entries, such as {missing[0]!r}")
+    model = _without_pooler(model)
+    prove(model, name)
+    return model
+
+
+def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
+    """News are pooled by our own attentions; parameters without a gradient would only be in the way."""
+    for name in ("pooler", "pooler_activation"):
+        if isinstance(getattr(model, name, None), nn.Module):
+            setattr(model, name, None)
+    return model
+
+
+def _refusal(name: str, config: PreTrainedConfig, reason: str) -> InputError:
+    return InputError(
+        f"encoder {name!r} (family {config.model_type!r}) cannot be run on packed tokens: {reason}. "
+        f"Families that can: {', '.join(FAMILIES)}"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar and no load report for a library call; we check what it loaded ourselves."""
+    level = transformers_logging.get_verbosity()
+    had_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if had_bar:
+            transformers_logging.enable_progress_bar()
