@@ -1,0 +1,200 @@
+"""The news encoder: packed tokens to one embedding per news.
+
+    tokens, frequencies --PLM with bus--> hidden_TH --attention--> segments_KH --attention--> news_MH --> news_MD
+
+Nothing is padded on the way. The two attentions are those of the paper's appendix; the frequency of a word is
+embedded and added to its tokens. It starts at zero: before training, refined text is encoded as plain text.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from speedyfeed.errors import InputError
+from speedyfeed.models.bus import Layout, build_layout
+from speedyfeed.models.frozen import FrozenBelow, FrozenStates
+from speedyfeed.models.layers import AdditiveAttention
+from speedyfeed.models.names import load_tokenizer, parse_encoder
+from speedyfeed.models.packed import PackedNews, pack_texts
+from speedyfeed.models.plm import first_position, load_encoder, max_length
+from speedyfeed.progress import Report, silent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+NUM_FREQUENCIES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewsEncoderConfig:
+    """What turns text into an embedding."""
+
+    encoder: str = "minilm"
+    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME."""
+    dim: int = 256
+    """Width of a news embedding; 0 keeps the encoder's."""
+    bus: bool = True
+    """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
+    segment_length: int = 32
+    """Longest segment of plain texts, in tokens."""
+    num_categories: int = 0
+    """Categories to embed and attend to beside the segments; 0 uses none."""
+    train_layers: int = 0
+    """Train only the last so many layers of the encoder; 0 trains all."""
+    frozen_gigabytes: float = 4.0
+    """Room for what frozen layers make of the news, when only the last layers are trained."""
+    frozen_file: Path | None = None
+    """Map that room to this file instead of keeping it in memory."""
+    attention_dropout: float | None = 0.0
+    """Dropout of attention weights in training; none keeps the encoder's own, at the price of the fast kernels."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    backend: str = "auto"
+    """Attention backend: auto, dense, grouped or varlen."""
+
+
+class NewsEncoder(nn.Module):
+    """Packed news in, one embedding each out."""
+
+    def __init__(
+        self,
+        config: NewsEncoderConfig,
+        encoder: PreTrainedModel | None = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+    ) -> None:
+        """Loads the encoder that `config` names, unless one is given (a saved run brings its own)."""
+        super().__init__()
+        self.config = config
+        self.encoder = encoder or load_encoder(config.encoder, attention_dropout=config.attention_dropout)
+        self._tokenizer = tokenizer
+        if config.segment_length > max_length(self.encoder):
+            raise InputError(
+                f"segments of {config.segment_length} tokens are too long for encoder {config.encoder!r}, "
+                f"which has {max_length(self.encoder)} positions"
+            )
+        if config.checkpointing:
+            self.encoder.gradient_checkpointing_enable({"use_reentrant": False})
+        width: int = self.encoder.config.hidden_size
+        embedding = self.encoder.get_input_embeddings()
+        assert isinstance(embedding, nn.Embedding)
+        self.frequency = nn.Embedding(NUM_FREQUENCIES, embedding.embedding_dim)
+        nn.init.zeros_(self.frequency.weight)
+        self.over_tokens = AdditiveAttention(width)
+        self.over_segments = AdditiveAttention(width)
+        self.category = nn.Embedding(config.num_categories, width) if config.num_categories else None
+        self.project = nn.Linear(width, config.dim) if config.dim else nn.Identity()
+        self.dim = config.dim or width
+        self._frozen = self._freeze(width)
+
+    def forward(self, news: PackedNews) -> Tensor:
+        """news_MD. A news without segments gets the embedding of an empty text."""
+        segments_KH, owners_K = self._encode_segments(news)
+        if self.category is not None:
+            assert news.categories_M is not None, "this encoder attends to categories: give the news theirs"
+            categories_M = news.categories_M.to(segments_KH.device).long()
+            segments_KH = torch.cat([segments_KH, self.category(categories_M)])
+            owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
+        news_MD: Tensor = self.project(self.over_segments(segments_KH, owners_K, len(news)))
+        return news_MD
+
+    def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
+        """One row per text; a text is a string, or its title, abstract and body."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.config.encoder)
+        news = pack_texts(texts, self._tokenizer, self.config.segment_length)
+        return self.encode_all(news, report=report).numpy()
+
+    @torch.no_grad()
+    def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
+        """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
+        was_training = self.training
+        self.train(False)
+        out = torch.empty(len(news), self.dim)
+        done = 0
+        for rows in _by_length(news.lengths_M, tokens_per_batch):
+            out[rows] = self(news.select(rows)).float().cpu()
+            done += len(rows)
+            report("encoding news", done, len(news))
+        self.train(was_training)
+        return out
+
+    def train(self, mode: bool = True) -> "NewsEncoder":
+        """As any module; frozen layers stay as they are."""
+        super().train(mode)
+        if self._frozen is not None:
+            self._frozen.train(mode)
+        return self
+
+    def trial_step(self) -> Callable[[], None]:
+        """A forward and backward pass over made-up news, to be timed; leaves no gradient."""
+        generator = torch.Generator().manual_seed(0)
+        lengths_K = torch.randint(8, self.config.segment_length + 1, (96,), generator=generator)
+        news = PackedNews(
+            tokens_T=torch.randint(self.encoder.config.vocab_size, (int(lengths_K.sum()),), generator=generator),
+            frequencies_T=torch.ones(int(lengths_K.sum()), dtype=torch.uint8),
+            segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
+            news_starts=torch.arange(0, 97, 3),
+            categories_M=torch.zeros(32, dtype=torch.long),
+        )
+
+        def step() -> None:
+            self(news).sum().backward()
+            self.zero_grad(set_to_none=True)
+
+        return step
+
+    def _encode_segments(self, news: PackedNews) -> tuple[Tensor, Tensor]:
+        """segments_KH, and the news of each."""
+        device = self.frequency.weight.device
+        if not news.tokens_T.numel():
+            width = self.encoder.config.hidden_size
+            return torch.zeros(0, width, device=device), torch.zeros(0, dtype=torch.long, device=device)
+        layout = build_layout(
+            news.lengths_K, news.segments_M, bus=self.config.bus, backend=self.config.backend, device=device
+        )
+        if self._frozen is not None:
+            hidden_TH = self._frozen.encode(news, layout, first_position(self.encoder))
+        else:
+            hidden_TH = self._encode_tokens(news, layout)
+        return self.over_tokens(hidden_TH, layout.segment_T, len(layout.order_K)), layout.news_K
+
+    def _encode_tokens(self, news: PackedNews, layout: Layout) -> Tensor:
+        """Hidden states in packed order."""
+        device = self.frequency.weight.device
+        tokens_T = news.tokens_T.to(device, non_blocking=True).long()[layout.order_T]
+        frequencies_T = news.frequencies_T.to(device, non_blocking=True).long()[layout.order_T]
+        embedded_TH = self.encoder.get_input_embeddings()(tokens_T) + self.frequency(frequencies_T)
+        hidden_TH: Tensor = self.encoder(
+            inputs_embeds=embedded_TH[None],
+            position_ids=layout.position_T[None] + first_position(self.encoder),
+            layout=layout,
+        ).last_hidden_state[0]
+        return hidden_TH
+
+    def _freeze(self, width: int) -> FrozenBelow | None:
+        train_layers = self.config.train_layers or int(parse_encoder(self.config.encoder).is_last)
+        if not train_layers:
+            return None
+        self.frequency.requires_grad_(False)  # it lies below the frozen layers
+        budget = int(self.config.frozen_gigabytes * 1e9)
+        return FrozenBelow(
+            self.encoder,
+            train_layers=train_layers,
+            bus=self.config.bus,
+            backend=self.config.backend,
+            states=FrozenStates(width=width, budget=budget, file=self.config.frozen_file),
+        )
+
+
+def _by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
+    """Rows of about so many tokens together, shortest news first."""
+    lengths, order = lengths_M.sort(stable=True)
+    batch = lengths.cumsum(0) // tokens_per_batch
+    yield from order.split(torch.unique_consecutive(batch, return_counts=True)[1].tolist())
