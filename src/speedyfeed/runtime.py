@@ -1,0 +1,105 @@
+"""Where a run computes and how exactly: device, precision, seeds."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from speedyfeed.errors import InputError
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+WORTHWHILE = 1.05
+"""bf16 must be this much faster than fp32 to be chosen: below that, exactness is worth more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Precision:
+    """The number format of matrix products; weights and sums stay in fp32."""
+
+    name: str
+    device: torch.device
+    reason: str
+    """Why this one: what the user said, or what was measured."""
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context for a forward pass."""
+        if self.name == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, PRECISIONS[self.name])
+
+    @property
+    def needs_scaling(self) -> bool:
+        """Whether small gradients vanish unless the loss is scaled up."""
+        return self.name == "fp16"
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device called `name`; `auto` takes CUDA where there is any."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"no device {name!r}: use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {name!r} was asked for, but torch finds no CUDA here: use cpu or auto")
+    return device
+
+
+def choose_precision(
+    name: str, device: torch.device, trial: Callable[[], None], *, seconds: float = 2.0
+) -> Precision:
+    """The precision called `name`; `auto` times `trial`, a training step, in fp32 and bf16 for some seconds."""
+    if name == "auto":
+        chosen = _measure(device, trial, seconds)
+        log.info("precision %s: %s", chosen.name, chosen.reason)
+        return chosen
+    if name not in PRECISIONS:
+        raise InputError(f"no precision {name!r}: choose auto, {', '.join(PRECISIONS)}")
+    if name == "fp16" and device.type != "cuda":
+        raise InputError("precision fp16 needs CUDA: use bf16, fp32 or auto")
+    return Precision(name=name, device=device, reason="as asked")
+
+
+def seed_everything(seed: int) -> torch.Generator:
+    """Seed the global generators (dropout, initial weights) and return one to pass around."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - libraries we call still draw from it
+    torch.manual_seed(seed)
+    return torch.Generator().manual_seed(seed)
+
+
+def _measure(device: torch.device, trial: Callable[[], None], seconds: float) -> Precision:
+    candidates = [Precision(name=name, device=device, reason="candidate") for name in ("fp32", "bf16")]
+    best = dict.fromkeys(("fp32", "bf16"), float("inf"))
+    for precision in candidates:  # warm-up: the first pass pays for allocations and kernel choice
+        _time(precision, trial)
+    end = time.perf_counter() + seconds
+    while True:
+        for precision in candidates:  # in turn, so that a busy moment of the machine hits both
+            best[precision.name] = min(best[precision.name], _time(precision, trial))
+        if time.perf_counter() >= end:
+            break
+    gain = best["fp32"] / best["bf16"]
+    name = "bf16" if gain >= WORTHWHILE else "fp32"
+    reason = (
+        f"measured {best['fp32'] * 1e3:.0f} ms a step in fp32 and {best['bf16'] * 1e3:.0f} ms in bf16, "
+        f"a gain of {gain:.2f}x; bf16 is taken from {WORTHWHILE:.2f}x"
+    )
+    return Precision(name=name, device=device, reason=reason)
+
+
+def _time(precision: Precision, trial: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    with precision.autocast():
+        trial()
+    if precision.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
