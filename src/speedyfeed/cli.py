@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
     arguments = _parse(module, command, rest)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("speedyfeed").setLevel(logging.INFO)
     try:
         module.run(arguments)
     except InputError as error:
@@ -63,7 +64,7 @@ def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
                 prog=f"speedyfeed {command}",
                 description=module.__doc__,
                 args=rest,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.ConciseHelp),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
             )
     except InputError as error:
         _fail(str(error))

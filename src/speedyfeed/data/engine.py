@@ -45,9 +45,12 @@ class Engine:
 
     def save(self, expression: ir.Table, name: str) -> ir.Table:
         """Compute an expression once; what comes back reads the result from disk."""
-        path = self.scratch / f"{name}.parquet"
-        self.backend.to_parquet(expression, str(path))
-        return self.open(path)
+        self.backend.to_parquet(expression, str(self.scratch / f"{name}.parquet"))
+        return self.reopen(name)
+
+    def reopen(self, name: str) -> ir.Table:
+        """A result computed before."""
+        return self.open(self.scratch / f"{name}.parquet")
 
     def read(self, expression: ir.Table, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Compute an ordered expression and stream its rows, in order, in bounded memory."""
@@ -61,7 +64,7 @@ class Engine:
     def load(self, expression: ir.Table) -> pa.Table:
         """The whole result in memory; for small ones."""
         table: pa.Table = self.backend.to_pyarrow(expression)
-        return table
+        return table.combine_chunks().replace_schema_metadata(None)  # nothing that tells engines apart
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The only pass over the raw files. Batches are written as they are read.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import ibis
 import ibis.expr.types as ir
@@ -66,9 +67,15 @@ def _two_texts(engine: Engine, news: ir.Table, news_id: str, splits: Iterable[Sp
     copies = engine.load(news.filter(_.news_id == news_id).order_by("row")).to_pylist()
     first = copies[0]
     other = next(copy for copy in copies if any(copy[name] != first[name] for name in NEWS.names))
-    files = {split.name: split.files[0] for split in splits}
-    (here, there) = (f"{files[copy['split']]}:{copy['split_row'] + 1}" for copy in (other, first))
+    here, there = (_place(copy, splits) for copy in (other, first))
     return InputError(
-        f"{here}: found news {news_id} with another text than at {there}, expected the same; "
+        f"{here}: found news {news_id} with another text than {there}, expected the same; "
         "keep one of them or give them different ids"
     )
+
+
+def _place(copy: dict[str, Any], splits: Iterable[Split]) -> str:
+    """Where a row of news comes from; text files have one news a line."""
+    file = next(split.files[0] for split in splits if split.name == copy["split"])
+    line = copy["split_row"] + 1
+    return f"{file}:{line}" if file.suffix == ".tsv" else f"{file.parent}: news {line} of {copy['split']}"

@@ -117,7 +117,7 @@ def _build(
         news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row").order_by("news"), "texts"
     )
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
-    pq.write_table(titles.combine_chunks(), folder / "news.parquet")
+    pq.write_table(titles, folder / "news.parquet")
 
     (folder / "news").mkdir()
     segments, statistics = _segments(engine, texts, len(titles), folder, config, tokenizer, report)
@@ -168,7 +168,7 @@ def _segments(
     counts = refine.count_words(engine, texts, config.fields)
     statistics = refine.measure_words(engine, counts, num_news, len(config.fields))
     frequencies = engine.load(statistics.frequencies.order_by("word"))
-    pq.write_table(frequencies.combine_chunks(), folder / "words.parquet")
+    pq.write_table(frequencies, folder / "words.parquet")
     report("choose words", 0, 0)
     limits = [SEGMENT_WORDS * part for part in config.parts]
     words = refine.top_words(counts, statistics, limits).order_by("news", "field", "first")

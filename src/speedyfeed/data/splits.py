@@ -21,6 +21,7 @@ from speedyfeed.progress import Report, counted
 from speedyfeed.ragged import ArrayWriter, offsets_of
 
 Counts = dict[str, int]
+TIMELINES = "timelines"  # what the engine calls the clicks of the train split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,7 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 
     pools = counted(engine.read(timeline.pools(impressions, ids), "pools"), report, "join negatives")
     pool_sizes = _write_by_row(folder, "pools", pools, read["impressions"])
-    clicks = counted(engine.read(timeline.clicks(impressions, ids), "clicks"), report, "join timelines")
+    clicks = counted(engine.read(timeline.clicks(impressions, ids), TIMELINES), report, "join timelines")
     users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes)
     pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
     return SplitCounts(
@@ -53,7 +54,6 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
             "users": len(users),
             "clicks": num_clicks,
             "clicks_with_negatives": num_with_pool,
-            "negatives": int(pool_sizes.sum()),
         },
         dropped={
             **without_text,
@@ -65,7 +65,10 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 
 
 def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
-    """A dev or test split: candidates and labels by impression, and each reader's history once."""
+    """A dev or test split: candidates and labels by impression, and each reader's history once.
+
+    The timelines must have been written before.
+    """
     folder.mkdir()
     impressions = engine.open(source)
     split = folder.name
@@ -81,7 +84,8 @@ def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path,
     with ArrayWriter(folder, "readers", np.int64) as rows:
         for batch in engine.read(readers.order_by("row").select("reader"), f"{split}-readers"):
             rows.append(batch["reader"].to_numpy())
-    histories = engine.read(timeline.histories(readers, ids), f"{split}-histories")
+    train_clicks = engine.reopen(TIMELINES)
+    histories = engine.read(timeline.histories(readers, ids, train_clicks), f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])
     pq.write_table(facts.combine_chunks(), folder / "impressions.parquet")

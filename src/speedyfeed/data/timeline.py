@@ -18,17 +18,18 @@ from ibis import _
 
 
 def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(user_id, row, news) of every click, reader by reader, in time order, histories first."""
+    """(user_id, place, row, news) of every click, reader by reader, in time order, histories first."""
     turn = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row])
     first = impressions.select("user_id", "time", "row", "history").mutate(turn=turn).filter(_.turn == 0)
     # Row -1 sorts a history before the impression it came with, which is the reader's first.
     before = _references(first.mutate(row=ibis.literal(-1, "int64")), "history", "user_id", "time", "row")
     after = _references(impressions, "clicked", "user_id", "time", "row")
+    place = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row, _.position])
     return (
         ibis.union(before, after)
         .join(ids, "news_id")
-        .order_by("user_id", "time", "row", "position")
-        .select("user_id", "row", "news")
+        .select("user_id", "row", "news", place=place)
+        .order_by("user_id", "place")
     )
 
 
@@ -62,10 +63,20 @@ def readers(impressions: ir.Table) -> ir.Table:
     return impressions.mutate(key=key).mutate(reader=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
-def histories(readers: ir.Table, ids: ir.Table) -> ir.Table:
-    """(row, news) of the clicks before the split, once for each reader, oldest first."""
-    before = _references(readers.filter(_.row == _.reader), "history", "row")
-    return before.join(ids, "news_id").order_by("row", "position").select("row", "news")
+def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table) -> ir.Table:
+    """(row, news) of the clicks before the split, once for each reader, oldest first.
+
+    Logs that keep no history leave it empty: then the reader's own train timeline stands for it.
+    """
+    distinct = readers.filter(_.row == _.reader)
+    told = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
+    untold = (
+        distinct.filter(_.history.length() == 0)
+        .select("user_id", reader="row")
+        .join(train_clicks, "user_id")
+        .select(row="reader", position=_.place.cast("int64"), news="news")
+    )
+    return ibis.union(told, untold).order_by("row", "position").select("row", "news")
 
 
 def shown_news(impressions: ir.Table) -> ir.ArrayValue:

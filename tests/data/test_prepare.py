@@ -1,0 +1,205 @@
+"""Raw logs to a store: what is in it, that engines agree, and that nothing half-made is ever left."""
+
+import filecmp
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from speedyfeed.data.engine import EngineConfig
+from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.store import MANIFEST, open_store
+from speedyfeed.errors import InputError
+from speedyfeed.models.names import load_tokenizer
+
+
+def make(logs, path, **settings):
+    return prepare(logs, path, PrepareConfig(**settings)).store
+
+
+def test_a_log_becomes_a_store(mind_logs, tmp_path):
+    store = make(mind_logs, tmp_path / "store")
+    assert store.num_news == 5
+    assert store.load_titles()["news_id"].to_pylist() == ["N1", "N2", "N3", "N4", "N5"]
+
+    words = load_tokenizer("minilm").convert_ids_to_tokens
+    news = store.news
+    assert news.segments.tolist() == [0, 0, 2, 3, 5, 7, 8]
+    assert words(news.tokens[0].tolist()) == ["[CLS]", "cat", "saw", "run", "[SEP]"]
+    assert news.frequencies[:5].tolist() == [0, 2, 1, 1, 0]
+    assert news.fields.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+
+    users = store.load_users()["user_id"].to_pylist()
+    assert users == ["U1", "U3"]  # the only click of U2 has no text
+    assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 4, 2], [5, 2, 4]]
+    pools = [[] if pool < 0 else store.train.pools[pool].tolist() for pool in store.train.click_pools]
+    assert pools == [[], [5], [3], [], [1], [1]]
+
+    dev = store.impressions("dev")
+    assert [shown.tolist() for shown in dev.candidates] == [[3, 5, 0], [3, 1], [1, 3]]
+    assert dev.labels.tolist() == [0, 1, 0, 1, 0, 0, 1]
+    assert [dev.histories[reader].tolist() for reader in dev.readers] == [[1, 4, 2], [1, 4, 2], []]
+    assert len(dev.histories.values) == 3  # a history told twice is kept once
+    assert store.load_impressions("dev")["impression_id"].to_pylist() == ["5", "6", "7"]
+    store.verify()
+
+
+def test_everything_read_is_kept_or_counted_as_dropped(mind_logs, tmp_path):
+    counts = make(mind_logs, tmp_path / "store").manifest["counts"]
+    assert counts["read"]["train"] == {
+        "impressions": 4,
+        "users": 3,
+        "history_clicks": 5,
+        "clicks": 5,
+        "candidates": 10,
+    }
+    assert counts["kept"]["train"] == {"users": 2, "clicks": 6, "clicks_with_negatives": 4}
+    assert counts["dropped"]["train"] == {
+        "history_clicks_without_text": 2,
+        "clicks_without_text": 1,
+        "candidates_without_text": 2,
+        "impressions_without_click": 0,
+        "impressions_without_label": 0,
+        "users_without_click": 1,
+    }
+    assert counts["dropped"]["dev"]["candidates_without_text"] == 1
+    assert (counts["read"]["news"], counts["kept"]["news"], counts["dropped"]["repeated_news"]) == (8, 5, 3)
+
+
+def test_unlabelled_impressions_are_kept_to_be_ranked(mind_logs, tmp_path):
+    (mind_logs / "dev").rename(mind_logs / "test")
+    behaviors = mind_logs / "test" / "behaviors.tsv"
+    behaviors.write_text(behaviors.read_text("utf-8").replace("-0", "").replace("-1", ""), encoding="utf-8")
+    store = make(mind_logs, tmp_path / "store")
+    assert store.splits == ("train", "test")
+    assert set(store.impressions("test").labels.tolist()) == {-1}
+
+
+def test_without_refinement_stop_words_stay(mind_logs, tmp_path):
+    news = make(mind_logs, tmp_path / "store", refine="none", fields=("title",), segment_tokens=6).news
+    words = load_tokenizer("minilm").convert_ids_to_tokens
+    assert words(news.tokens[0].tolist()) == ["[CLS]", "the", "cat", "saw", "the", "[SEP]"]
+    assert news.segments.tolist() == [0, 0, 1, 2, 3, 4, 5]
+
+
+def test_engines_write_the_same_bytes(mind_logs, tmp_path, engine_name):
+    if engine_name == "duckdb":
+        pytest.skip("compared with spark")
+    for name in ("duckdb", "spark"):
+        prepare(mind_logs, tmp_path / name, PrepareConfig(), EngineConfig(engine=name, memory=1))
+    compare_folders(tmp_path / "duckdb", tmp_path / "spark")
+
+
+def compare_folders(one, other):
+    files = sorted(file.relative_to(one) for file in one.rglob("*") if file.is_file())
+    assert len(files) > 15
+    assert files == sorted(file.relative_to(other) for file in other.rglob("*") if file.is_file())
+    assert filecmp.cmpfiles(one, other, files, shallow=False)[1:] == ([], [])
+
+
+def test_threads_and_memory_do_not_change_a_store(mind_logs, tmp_path):
+    prepare(mind_logs, tmp_path / "one", PrepareConfig(), EngineConfig(threads=1, memory=1))
+    prepare(mind_logs, tmp_path / "two", PrepareConfig(), EngineConfig(threads=2, memory=2))
+    compare_folders(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_second_run_finds_the_store_up_to_date(mind_logs, tmp_path):
+    assert prepare(mind_logs, tmp_path / "store", PrepareConfig()).is_new
+    before = (tmp_path / "store" / MANIFEST).stat().st_mtime_ns
+    assert not prepare(mind_logs, tmp_path / "store", PrepareConfig()).is_new
+    assert (tmp_path / "store" / MANIFEST).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"segment_tokens": 16}, "segment_tokens 32, asked for 16"),
+        ({"refine": "none"}, "refine 'bm25', asked for 'none'"),
+    ],
+)
+def test_a_store_of_other_settings_is_refused(mind_logs, tmp_path, settings, message):
+    make(mind_logs, tmp_path / "store")
+    with pytest.raises(InputError, match=f"{message}.*remove this one"):
+        make(mind_logs, tmp_path / "store", **settings)
+
+
+def test_a_store_of_other_logs_is_refused(mind_logs, tmp_path):
+    make(mind_logs, tmp_path / "store")
+    with (mind_logs / "train" / "behaviors.tsv").open("a") as file:
+        file.write("9\tU9\t11/12/2019 1:00:00 PM\t\tN1-0 N2-1\n")
+    with pytest.raises(InputError, match="other logs"):
+        make(mind_logs, tmp_path / "store")
+
+
+def test_a_store_of_another_version_is_refused(mind_logs, tmp_path):
+    manifest = make(mind_logs, tmp_path / "store").manifest
+    (tmp_path / "store" / MANIFEST).write_text(json.dumps(dict(manifest) | {"store_version": 0}))
+    with pytest.raises(InputError, match="version 0, expected 1"):
+        open_store(tmp_path / "store")
+
+
+def test_a_folder_that_is_no_store_is_refused(mind_logs, tmp_path):
+    with pytest.raises(InputError, match="not a store"):
+        open_store(mind_logs)
+    with pytest.raises(InputError, match="not a store"):
+        make(mind_logs, mind_logs)
+
+
+def test_a_damaged_store_is_refused(mind_logs, tmp_path):
+    store = make(mind_logs, tmp_path / "store")
+    labels = store.path / "dev" / "labels.npy"
+    data = labels.read_bytes()
+    labels.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(InputError, match="contents changed"):
+        open_store(store.path).verify()
+    labels.write_bytes(data[:-1])
+    with pytest.raises(InputError, match="prepare it again"):
+        open_store(store.path)
+    labels.unlink()
+    with pytest.raises(InputError, match="no bytes"):
+        open_store(store.path)
+
+
+def test_opening_maps_and_does_not_read(mind_logs, tmp_path):
+    store = open_store(make(mind_logs, tmp_path / "store").path)
+    dev = store.impressions("dev")
+    arrays = [store.news.tokens.values, store.train.clicks.values, dev.candidates.values, dev.histories.values]
+    assert all(isinstance(array, np.memmap) for array in arrays)
+    with pytest.raises(ValueError, match="read-only"):
+        arrays[0][0] = 1
+
+
+PREPARE = [sys.executable, "-m", "speedyfeed", "prepare"]
+
+
+def test_a_full_disk_leaves_nothing_behind(mind_logs, tmp_path):
+    def allow_small_files_only():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    out = tmp_path / "out"
+    run = subprocess.run(
+        [*PREPARE, mind_logs, out / "store"], preexec_fn=allow_small_files_only, capture_output=True, text=True
+    )
+    assert run.returncode == 2, run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("speedyfeed: ")
+    assert list(out.iterdir()) == []
+
+
+def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_path):
+    out = tmp_path / "out"
+    process = subprocess.Popen([*PREPARE, mind_logs, out / "store"], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(out.glob(".store.partial-*/scratch/*")):
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (out / "store").exists()
+    assert len(list(out.iterdir())) == 1
+    make(mind_logs, out / "store")
+    assert [path.name for path in out.iterdir()] == ["store"]

@@ -1,0 +1,107 @@
+"""The command line as a user meets it: help, JSON, and one clear line with exit code 2 for each mistake."""
+
+import json
+
+import pytest
+
+from speedyfeed.cli import COMMANDS, main
+
+
+def fails(capsys, *arguments):
+    """The one line a mistake is answered with."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    assert stop.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = [line for line in said.err.splitlines() if not line.endswith(" ...")]  # stages already reported
+    assert len(lines) == 1
+    assert lines[0].startswith("speedyfeed: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"Example: speedyfeed {command}" in capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys):
+    main([])
+    told = capsys.readouterr().out
+    assert all(command in told for command in COMMANDS)
+
+
+def test_json_is_all_that_is_printed(mind_logs, tmp_path, capsys):
+    main(["prepare", str(mind_logs), str(tmp_path / "store"), "--json"])
+    assert set(json.loads(capsys.readouterr().out)) >= {"read", "kept", "dropped"}
+
+
+def test_the_summary_names_the_format_and_what_was_dropped(mind_logs, tmp_path, capsys):
+    main(["prepare", str(mind_logs), str(tmp_path / "store")])
+    told = capsys.readouterr().out
+    assert "format mind" in told
+    assert "2 without text (40.0%)" in told
+    main(["prepare", str(mind_logs), str(tmp_path / "store")])
+    assert "is up to date" in capsys.readouterr().out
+
+
+def test_unknown_words_on_the_command_line(capsys, tmp_path):
+    assert "'prepair' is no command" in fails(capsys, "prepair")
+    assert "--colour" in fails(capsys, "prepare", tmp_path, tmp_path / "store", "--colour")
+    assert "logs" in fails(capsys, "prepare").lower()
+    assert "--segment-tokens" in fails(capsys, "prepare", tmp_path, tmp_path / "store", "--segment-tokens", "many")
+
+
+BEHAVIORS, NEWS = "train/behaviors.tsv", "train/news.tsv"
+MISTAKES = {
+    "wrong number of columns": (
+        BEHAVIORS,
+        lambda text: text.replace("\tU3\t", " U3\t"),
+        "behaviors.tsv:4: found 4 columns",
+    ),
+    "unreadable date": (
+        BEHAVIORS,
+        lambda text: text.replace("11/12/2019 12", "2019-13-40 12"),
+        "behaviors.tsv:3: ",
+    ),
+    "label other than 0 or 1": (BEHAVIORS, lambda text: text.replace("N3-0", "N3-2"), "behaviors.tsv:1: "),
+    "empty file": (BEHAVIORS, lambda text: "", "behaviors.tsv"),
+    "empty news file": (NEWS, lambda text: "", "news.tsv"),
+    "no user left": (BEHAVIORS, lambda text: text.replace("N", "Z"), "no user left"),
+    "two texts for one id": (
+        NEWS,
+        lambda text: text.replace("Late goal", "Early goal") + text,
+        "news.tsv:9: found news N4",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_broken_log_is_one_line_and_nothing_written(mistake, mind_logs, tmp_path, capsys):
+    name, edit, expected = MISTAKES[mistake]
+    file = mind_logs / name
+    before = file.read_text("utf-8")
+    file.write_text(edit(before), encoding="utf-8")
+    assert file.read_text("utf-8") != before
+    line = fails(capsys, "prepare", mind_logs, tmp_path / "out" / "store")
+    assert expected in line
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_text_that_is_not_utf8(mind_logs, tmp_path, capsys):
+    file = mind_logs / NEWS
+    file.write_bytes(file.read_bytes().replace("Ærlig".encode(), b"\xc6rlig"))
+    assert "news.tsv:3: " in fails(capsys, "prepare", mind_logs, tmp_path / "store")
+
+
+def test_a_missing_folder_and_an_unknown_format(mind_logs, tmp_path, capsys):
+    assert "no such folder" in fails(capsys, "prepare", tmp_path / "nowhere", tmp_path / "store")
+    assert "'xml'" in fails(capsys, "prepare", mind_logs, tmp_path / "store", "--format", "xml")
+    assert "no known format" in fails(capsys, "prepare", tmp_path, tmp_path / "store")
+
+
+def test_a_log_without_train_cannot_be_prepared(mind_logs, tmp_path, capsys):
+    assert "expected a train split" in fails(capsys, "prepare", mind_logs / "dev", tmp_path / "store")
