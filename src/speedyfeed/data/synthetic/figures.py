@@ -33,8 +33,10 @@ class Tally:
     clicks: NDArray[np.int64]
     """By news."""
     in_train: NDArray[np.bool_]
+    """Whether each news occurs in train: in a history, clicked or skipped."""
     in_dev: NDArray[np.bool_]
     dev_candidates: NDArray[np.int64]
+    """How often each news is shown in dev."""
     num_users: int = 0
     num_above_100: int = 0
     num_above_150: int = 0
@@ -59,41 +61,36 @@ class Tally:
             dev_candidates=np.zeros(num_news, np.int64),
         )
 
-    def add_visits(self, visits: Visits) -> None:
+    def add_readers(self, visits: Visits, train: Pages, dev: Pages) -> None:
+        """Count a block of readers: everything they did, and their part of each split."""
         self.clicks += np.bincount(visits.clicked, minlength=len(self.clicks))
         by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.taste))
         self.num_users += len(by_user)
         self.num_above_100 += int((by_user > 100).sum())
         self.num_above_150 += int((by_user > 150).sum())
 
-    def add_train(self, pages: Pages) -> None:
-        self.in_train[pages.candidates.values] = True
-        self.in_train[pages.history.values] = True
-        self.num_train_impressions += len(pages.user)
-        self._add_pages(pages)
-
-    def add_dev(self, pages: Pages, visits: Visits) -> None:
-        self.in_dev[pages.candidates.values] = True
-        self.in_dev[pages.history.values] = True
-        self.dev_candidates += np.bincount(pages.candidates.values, minlength=len(self.clicks))
-        self.num_dev_impressions += len(pages.user)
-        self._add_pages(pages)
-        best, popularity = score_pages(self.world, pages, visits.taste)
-        aucs = auc_by_impression(pages, best)
+        self.in_train[train.candidates.values] = True
+        self.in_train[train.history.values] = True
+        self.in_dev[dev.candidates.values] = True
+        self.in_dev[dev.history.values] = True
+        self.dev_candidates += np.bincount(dev.candidates.values, minlength=len(self.clicks))
+        self.num_train_impressions += len(train.user)
+        self.num_dev_impressions += len(dev.user)
+        self.num_logged_clicks += int(train.is_clicked.sum() + dev.is_clicked.sum())
+        self.num_candidates += len(train.is_clicked) + len(dev.is_clicked)
+        best, popularity = score_pages(self.world, dev, visits.taste)
+        aucs = auc_by_impression(dev, best)
         self.num_aucs += len(aucs)
         self.best_sum += float(aucs.sum())
-        self.popularity_sum += float(auc_by_impression(pages, popularity).sum())
+        self.popularity_sum += float(auc_by_impression(dev, popularity).sum())
 
     def add_news(self, news: pa.RecordBatch) -> None:
+        """Count the words of some news."""
         self.num_written += news.num_rows
         for name in ("title", "abstract", "body"):
             spaces = pc.count_substring(news[name], " ")
             count = pc.sum(pc.if_else(pc.equal(news[name], ""), 0, pc.add(spaces, 1))).as_py()
             self.words[name] = self.words.get(name, 0) + count
-
-    def _add_pages(self, pages: Pages) -> None:
-        self.num_logged_clicks += int(pages.is_clicked.sum())
-        self.num_candidates += len(pages.is_clicked)
 
     @property
     def best_auc(self) -> float:

@@ -3,8 +3,7 @@
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Protocol, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +25,7 @@ class SplitWriter(Protocol):
 
     def write_news(self, news: pa.RecordBatch) -> None: ...
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None: ...
 
 
 class ParquetSplit:
@@ -64,13 +59,8 @@ class ParquetSplit:
     def _open(self, path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         return self._stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._stack.close()
 
 
 class MindSplit:
@@ -110,13 +100,8 @@ class MindSplit:
     def _open(self, path: Path) -> TextIO:
         return self._stack.enter_context(open(path, "w", encoding="utf-8", newline="\n"))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._stack.close()
 
 
 def _user_ids(pages: Pages, first_user: int) -> pa.StringArray:
@@ -130,4 +115,5 @@ def _lists(rows: Ragged, news_ids: pa.StringArray) -> pa.ListArray:
 
 def _mind_time(seconds: int) -> str:
     time = OPENING + timedelta(seconds=seconds)
-    return f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S %p}"
+    half = "AM" if time.hour < 12 else "PM"
+    return f"{time.month}/{time.day}/{time.year} {time.hour % 12 or 12}:{time:%M:%S} {half}"

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from speedyfeed.data.synthetic.world import Ints
+from speedyfeed.data.synthetic.popularity import Ints
 
 Words = dict[str, list[str]]
 """Words by the name of the gap they fit in: noun, nouns, verb, adjective, person, place, ..."""

@@ -6,8 +6,8 @@ most of the news are new. Blocks of readers and of news are drawn, written and f
 seed: memory stays bounded and time grows with the number of clicks.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,13 +15,20 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from speedyfeed.data.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_tastes, draw_visits
+from speedyfeed.data.synthetic.audience import (
+    DAY_SECONDS,
+    Visits,
+    draw_num_clicks,
+    draw_tastes,
+    draw_visits,
+)
 from speedyfeed.data.synthetic.figures import Figure, Tally
 from speedyfeed.data.synthetic.files import MindSplit, ParquetSplit, SplitWriter
 from speedyfeed.data.synthetic.lexicon import load_lexicon
-from speedyfeed.data.synthetic.pages import build_pages
+from speedyfeed.data.synthetic.pages import Pages, build_pages
+from speedyfeed.data.synthetic.popularity import Ints
 from speedyfeed.data.synthetic.text import Writer
-from speedyfeed.data.synthetic.world import Ints, World, build_world, num_slots_of
+from speedyfeed.data.synthetic.world import World, build_world, num_slots_of
 from speedyfeed.data.tables import NEWS
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
@@ -31,7 +38,10 @@ SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet"
 USERS_PER_BLOCK = 8192
 NEWS_PER_BLOCK = 4096
 SAMPLE_READERS = 2048
+"""Readers that popularity is fitted to."""
 MIN_DAYS = 3
+DEV_SHARE = 1 / 8
+"""Of the days, at least one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +54,8 @@ class Shape:
     history_share: float
     """Share of the days whose clicks are only known as histories of train readers."""
     sharpness: float
-    """Exponent on the paper's click shares; a small newsroom cannot have its extremes."""
+    """Exponent on the paper's click shares. A small newsroom cannot have their extremes; the little above 1
+    of a large one makes up for news whose lives are cut off by the ends of the log."""
 
 
 SHAPES = {
@@ -55,7 +66,7 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SynthConfig:
-    """What newsroom to make."""
+    """Which newsroom to make."""
 
     users: int | None = None
     """Number of readers (default: the shape's)."""
@@ -121,7 +132,7 @@ def _choose_shape(config: SynthConfig) -> Shape:
 
 def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: Report) -> Newsroom:
     lexicon = load_lexicon()
-    rng = _rng(config, 0)
+    rng = _rng(config.seed, 0)
     world = build_world(
         num_news=shape.news,
         days=shape.days,
@@ -130,16 +141,27 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         sharpness=shape.sharpness,
         rng=rng,
     )
-    # News in the order of their ids, which tell nothing.
-    number = rng.permutation(shape.news)
-    news_ids = pa.array([f"N{i + 1}" for i in np.argsort(number)], pa.string())
+    number = rng.permutation(shape.news)  # of the news with ids N1, N2, ...: an id tells nothing
+    news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
     tally = Tally.of(world)
-    open_split = SPLITS[config.format]
     with ExitStack() as stack:
-        train = stack.enter_context(open_split(folder / "train"))
-        dev = stack.enter_context(open_split(folder / "dev"))
-        _write_impressions(train, dev, world, news_ids, tally, config, shape, progress)
-        _write_news(train, dev, world, number, tally, config, progress)
+        train, dev = (
+            stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev")
+        )
+        progress("readers", 0, shape.users)
+        for block in _draw_blocks(world, shape, config.seed):
+            train.write_pages(block.train, block.first_user, news_ids)
+            dev.write_pages(block.dev, block.first_user, news_ids)
+            tally.add_readers(block.visits, block.train, block.dev)
+            progress("readers", block.first_user + len(block.visits.taste), shape.users)
+        if not tally.num_train_impressions or not tally.num_aucs:
+            raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
+        progress("news", 0, shape.news)
+        for numbers, news in _draw_news(world, number, config.seed, has_bodies=config.format == "parquet"):
+            train.write_news(news.filter(pa.array(tally.in_train[numbers])))
+            dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
+            tally.add_news(news)
+            progress("news", tally.num_written, shape.news)
     return Newsroom(
         config=config,
         num_users=shape.users,
@@ -153,75 +175,56 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
     )
 
 
-def _write_impressions(
-    train: SplitWriter,
-    dev: SplitWriter,
-    world: World,
-    news_ids: pa.StringArray,
-    tally: Tally,
-    config: SynthConfig,
-    shape: Shape,
-    progress: Report,
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    """Some readers and their part of each split."""
+
+    first_user: int
+    visits: Visits
+    train: Pages
+    dev: Pages
+
+
+def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
+    """All readers, some thousands at a time."""
+    topic = load_lexicon().topic
     end = shape.days * DAY_SECONDS
-    train_start = int(end * shape.history_share)
-    dev_start = end - max(1, round(shape.days / 8)) * DAY_SECONDS
-    progress("readers", 0, shape.users)
-    for block, first in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
-        rng = _rng(config, 1, block)
-        num_users = min(USERS_PER_BLOCK, shape.users - first)
-        visits = draw_visits(
-            world,
-            num_users=num_users,
-            topic=load_lexicon().topic,
-            days=shape.days,
-            shown_from=train_start,
-            rng=rng,
+    start = int(end * shape.history_share)
+    dev_start = end - max(1, round(shape.days * DEV_SHARE)) * DAY_SECONDS
+    for block, first_user in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
+        rng = _rng(seed, 1, block)
+        num_users = min(USERS_PER_BLOCK, shape.users - first_user)
+        visits = draw_visits(world, num_users=num_users, topic=topic, days=shape.days, shown_from=start, rng=rng)
+        yield _Block(
+            first_user=first_user,
+            visits=visits,
+            train=build_pages(visits, start=start, end=dev_start, history_end=start, rng=rng),
+            dev=build_pages(visits, start=dev_start, end=end, history_end=dev_start, rng=rng),
         )
-        tally.add_visits(visits)
-        pages = build_pages(visits, start=train_start, end=dev_start, history_end=train_start, rng=rng)
-        train.write_pages(pages, first, news_ids)
-        tally.add_train(pages)
-        pages = build_pages(visits, start=dev_start, end=end, history_end=dev_start, rng=rng)
-        dev.write_pages(pages, first, news_ids)
-        tally.add_dev(pages, visits)
-        progress("readers", first + num_users, shape.users)
-    if not tally.num_train_impressions or not tally.num_aucs:
-        raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
 
 
-def _write_news(
-    train: SplitWriter,
-    dev: SplitWriter,
-    world: World,
-    number: Ints,
-    tally: Tally,
-    config: SynthConfig,
-    progress: Report,
-) -> None:
+def _draw_news(
+    world: World, number: Ints, seed: int, *, has_bodies: bool
+) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+    """All news in the order of their ids, some thousands at a time: their numbers and their rows."""
     lexicon = load_lexicon()
-    has_bodies = config.format == "parquet"
-    writer = Writer(lexicon, _rng(config, 2), with_bodies=has_bodies)
-    progress("news", 0, len(number))
+    writer = Writer(lexicon, _rng(seed, 2), with_bodies=has_bodies)
     for block, first in enumerate(range(0, len(number), NEWS_PER_BLOCK)):
-        rng = _rng(config, 3, block)
+        rng = _rng(seed, 3, block)
         numbers = number[first : first + NEWS_PER_BLOCK]
         subtopic = world.subtopic[numbers]
+        nothing = pa.repeat("", len(numbers))
         columns = [
-            pa.array([f"N{first + i + 1}" for i in range(len(numbers))]),
+            pa.array([f"N{first + place + 1}" for place in range(len(numbers))]),
             pa.array([lexicon.topics[topic] for topic in lexicon.topic[subtopic]]),
-            pa.repeat("", len(numbers)),
+            nothing,
             pa.array(writer.write_titles(subtopic, rng)),
             pa.array(writer.write_abstracts(subtopic, rng)),
-            writer.write_bodies(subtopic, rng) if has_bodies else pa.repeat("", len(numbers)),
+            writer.write_bodies(subtopic, rng) if has_bodies else nothing,
         ]
-        news = pa.record_batch(columns, schema=NEWS)
-        tally.add_news(news)
-        train.write_news(news.filter(pa.array(tally.in_train[numbers])))
-        dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
-        progress("news", first + len(numbers), len(number))
+        yield numbers, pa.record_batch(columns, schema=NEWS)
 
 
-def _rng(config: SynthConfig, *key: int) -> np.random.Generator:
-    """A generator of its own for every part of the newsroom."""
-    return np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=key))
+def _rng(seed: int, *key: int) -> np.random.Generator:
+    """A generator of its own for every part of the newsroom, so that no part depends on how another is cut."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.data.synthetic.audience import Visits
-from speedyfeed.data.synthetic.world import Floats, Ints, World
+from speedyfeed.data.synthetic.popularity import Floats, Ints
+from speedyfeed.data.synthetic.world import World
 from speedyfeed.ragged import Ragged, offsets_of
 
 

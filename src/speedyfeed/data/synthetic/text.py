@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from speedyfeed.data.synthetic.lexicon import Lexicon, Words
-from speedyfeed.data.synthetic.world import Ints
+from speedyfeed.data.synthetic.popularity import Ints
 from speedyfeed.ragged import offsets_of
 
 FROM_SUBTOPIC, FROM_TOPIC, FROM_ELSEWHERE, FROM_GENERAL = 0.55, 0.15, 0.1, 0.2
