@@ -30,7 +30,7 @@ TOPIC_TASTE, SUBTOPIC_TASTE = 2.0, 0.7
 HOURLY = np.array([2, 1, 1, 1, 1, 2, 4, 6, 7, 7, 6, 6, 7, 6, 5, 5, 5, 6, 7, 8, 8, 7, 5, 3])
 """Visits by hour of the day, in any unit."""
 
-REDRAWS = 8
+REDRAWS = 30
 """Rounds in which repeated clicks are drawn again; what is still repeated then is dropped."""
 
 
@@ -112,13 +112,15 @@ def _draw_clicked(
     world: World, appetite: Floats, user: Ints, slot: Ints, visit: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Clicked news and their visits. A repeated click is drawn again, the earliest stays."""
+    reader = user[visit]
     news = np.empty_like(visit)
-    again = np.arange(len(visit))
+    again = of_interest = np.arange(len(visit))
     for _ in range(REDRAWS):
-        news[again] = world.draw_clicked(appetite[user[visit[again]]], slot[visit[again]], rng)
-        again = _repeats(user[visit] * len(world.born) + news)
-        if not len(again):
-            break
+        news[again] = world.draw_clicked(appetite[reader[again]], slot[visit[again]], rng)
+        again = of_interest[_repeats(reader[of_interest] * len(world.born) + news[of_interest])]
+        repeats_click = np.zeros(len(appetite), dtype=bool)
+        repeats_click[reader[again]] = True
+        of_interest = np.flatnonzero(repeats_click[reader])  # all clicks of readers who still repeat one
     return np.delete(news, again), np.delete(visit, again)
 
 

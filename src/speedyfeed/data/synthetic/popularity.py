@@ -53,7 +53,7 @@ def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floa
     A reader is drawn to a news Poisson(clicks x appetite x share) times and clicks it if that is not zero.
     """
     drawn = num_clicks[:, None] * appetite / appetite.mean(axis=1, keepdims=True)
-    needed = np.geomspace(share.min(), 10 * share.max(), 200)
+    needed = np.geomspace(share.min(), 10 * share.max(), 100)
     found = np.array([-np.expm1(-drawn * x).mean() for x in needed]) / num_clicks.mean()
     return np.interp(share, found, needed)
 

@@ -80,16 +80,16 @@ def _templates(lines: tuple[str, ...]) -> list[Template]:
 
 def _draw_pool(lexicon: Lexicon, subtopic: int, rng: np.random.Generator) -> Words:
     """POOL_WORDS words for every gap, mixed as the chances above say, so that a gap costs one draw."""
-    topic = lexicon.topic[subtopic]
-    pool = {}
+    related = lexicon.topic == lexicon.topic[subtopic]
+    pool = {gap: _sample(names, POOL_WORDS, rng) for gap, names in lexicon.names.items()}
     for gap, own in lexicon.subtopics[subtopic].items():
-        others = list(zip(lexicon.topic, lexicon.subtopics, strict=True))
-        siblings = [word for of, words in others if of == topic for word in words[gap]]
-        strangers = [word for of, words in others if of != topic for word in words[gap]]
-        sources = (own, siblings, strangers, lexicon.general[gap])
-        chances = (FROM_SUBTOPIC, FROM_TOPIC, FROM_ELSEWHERE, FROM_GENERAL)
-        picks = rng.choice(len(sources), size=POOL_WORDS, p=chances)
-        pool[gap] = [sources[pick][rng.integers(len(sources[pick]))] for pick in picks]
-    for gap, names in lexicon.names.items():
-        pool[gap] = [names[pick] for pick in rng.integers(len(names), size=POOL_WORDS)]
+        topic = [word for i in np.flatnonzero(related) for word in lexicon.subtopics[i][gap]]
+        elsewhere = [word for i in np.flatnonzero(~related) for word in lexicon.subtopics[i][gap]]
+        sources = (own, topic, elsewhere, lexicon.general[gap])
+        counts = rng.multinomial(POOL_WORDS, (FROM_SUBTOPIC, FROM_TOPIC, FROM_ELSEWHERE, FROM_GENERAL))
+        pool[gap] = [word for words, n in zip(sources, counts, strict=True) for word in _sample(words, n, rng)]
     return pool
+
+
+def _sample(words: list[str], size: int, rng: np.random.Generator) -> list[str]:
+    return [words[pick] for pick in rng.integers(len(words), size=size)]
