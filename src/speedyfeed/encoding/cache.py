@@ -1,0 +1,70 @@
+"""The cache: embeddings of news encoded in earlier steps, and the step that wrote each.
+
+A row per news in host memory, so its size is news x width x 4 bytes (2 in bf16): 100,000 news of width 256 take
+100 MB, paged in as they are written. Which rows a step reads is decided by the plan, ahead of time and from step
+numbers alone; the cache holds values, answers, and refuses what the plan should never ask.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from speedyfeed.errors import InputError
+
+CACHE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+NEVER = -1
+
+
+class NewsCache:
+    """Rows and stamps of all news; row 0 is padding and stays empty."""
+
+    def __init__(self, *, num_news: int, dim: int, dtype: str = "fp32") -> None:
+        if dtype not in CACHE_TYPES:
+            raise InputError(f"no cache type {dtype!r}: choose {' or '.join(CACHE_TYPES)}")
+        self.rows_VD = torch.zeros(num_news + 1, dim, dtype=CACHE_TYPES[dtype])
+        self.stamps_V = torch.full((num_news + 1,), NEVER, dtype=torch.int32)
+        """The step that wrote each row, -1 where none did."""
+
+    def read(self, ids_R: Tensor) -> Tensor:
+        """Rows as float32 in host memory, without gradient."""
+        unwritten = ids_R[self.stamps_V[ids_R] == NEVER]
+        assert not len(unwritten), f"news {unwritten[:5].tolist()} read before they were written"
+        return self.rows_VD[ids_R].float()
+
+    def write(self, ids_E: Tensor, rows_ED: Tensor, step: int) -> None:
+        """Keep what `step` encoded, rows and stamps together; call it when the step is done."""
+        assert rows_ED.shape == (len(ids_E), self.rows_VD.size(1)), (rows_ED.shape, len(ids_E))
+        assert step >= 0
+        assert (ids_E > 0).all(), "padding has no row"
+        self.rows_VD[ids_E] = rows_ED.detach().to("cpu", self.rows_VD.dtype)
+        self.stamps_V[ids_E] = step
+
+    def export(self, since: int = 0) -> dict[str, Tensor]:
+        """Rows written at step `since` or later, by name, to be saved; older ones no plan will read again."""
+        ids = (self.stamps_V >= max(since, 0)).nonzero().squeeze(1)
+        return {"ids": ids, "stamps": self.stamps_V[ids], "rows": self.rows_VD[ids]}
+
+    def load(self, exported: dict[str, Tensor]) -> None:
+        """Take over what was exported, and forget everything else."""
+        ids, stamps, rows = exported["ids"], exported["stamps"], exported["rows"]
+        if rows.dtype != self.rows_VD.dtype or rows.shape[1:] != self.rows_VD.shape[1:]:
+            raise InputError(
+                f"the saved cache has rows of {rows.size(1)} x {rows.dtype}, expected {self.rows_VD.size(1)} x "
+                f"{self.rows_VD.dtype}; go on with the settings it was saved with"
+            )
+        if len(ids) and int(ids.max()) >= len(self.stamps_V):
+            raise InputError(
+                f"the saved cache knows news {int(ids.max())}, expected at most {len(self.stamps_V) - 1}; "
+                "go on with the store it was trained on"
+            )
+        self.stamps_V.fill_(NEVER)
+        self.stamps_V[ids] = stamps
+        self.rows_VD[ids] = rows
+
+    def checksum(self, since: int = 0) -> str:
+        """The same for the same rows and stamps, written at step `since` or later; costs a pass over them."""
+        digest = hashlib.sha256()
+        for _, tensor in sorted(self.export(since).items()):
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()

@@ -1,0 +1,243 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from speedyfeed.encoding.cache import NewsCache
+from speedyfeed.encoding.central import MergedNews, encode_merged, gather
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.training.losses import next_click_loss
+
+DIM = 6
+NUM_NEWS = 9
+
+
+class WordSum(nn.Module):
+    """A news encoder of the smallest kind: tokens embedded, summed by news, projected."""
+
+    dim = DIM
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(20, DIM, mode="sum", include_last_offset=True)
+        self.project = nn.Linear(DIM, DIM)
+        self.num_encoded = 0
+
+    def forward(self, news: PackedNews) -> Tensor:
+        self.num_encoded += len(news)
+        starts = news.segment_starts[news.news_starts]
+        embeddings: Tensor = self.project(self.words(news.tokens_T.long(), starts).tanh())
+        return embeddings
+
+
+def some_news() -> PackedNews:
+    """News 1 to 9 of one or two segments; 0 is padding and has none."""
+    generator = torch.Generator().manual_seed(1)
+    segments_M = torch.tensor([0, 1, 2, 1, 2, 1, 1, 2, 1, 1])
+    lengths_K = torch.randint(2, 5, (int(segments_M.sum()),), generator=generator)
+    num_tokens = int(lengths_K.sum())
+    return PackedNews(
+        tokens_T=torch.randint(20, (num_tokens,), generator=generator, dtype=torch.int32),
+        frequencies_T=torch.ones(num_tokens, dtype=torch.uint8),
+        segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
+        news_starts=nn.functional.pad(segments_M.cumsum(0), (1, 0)),
+    )
+
+
+def some_cache() -> NewsCache:
+    """Every news written at step 0 with values no encoder gives."""
+    cache = NewsCache(num_news=NUM_NEWS, dim=DIM)
+    rows = torch.randn(NUM_NEWS, DIM, generator=torch.Generator().manual_seed(2))
+    cache.write(torch.arange(1, NUM_NEWS + 1), rows, step=0)
+    return cache
+
+
+def encode(
+    encoder: WordSum, history: list[list[int]], negatives: list[list[list[int]]], read: set[int]
+) -> MergedNews:
+    distinct = {news for row in history for news in row} | {n for row in negatives for ns in row for n in ns}
+    distinct -= {0}
+    return encode_merged(
+        encoder,
+        some_news(),
+        some_cache(),
+        history_BL=np.array(history, np.int32),
+        negatives_BLN=np.array(negatives, np.int32),
+        encode_E=np.array(sorted(distinct - read), np.int32),
+        read_R=np.array(sorted(distinct & read), np.int32),
+    )
+
+
+def test_gather_lists_distinct_news_and_their_positions() -> None:
+    merged, (history, more) = gather(torch.tensor([[7, 9], [9, 0]]), torch.tensor([4]))
+    assert merged.tolist() == [0, 4, 7, 9]
+    assert history.tolist() == [[2, 3], [3, 0]]
+    assert more.tolist() == [1]
+
+
+def test_padding_is_position_0_even_when_nothing_is_padded() -> None:
+    merged, (history,) = gather(torch.tensor([[5, 3]]))
+    assert merged.tolist() == [0, 3, 5]
+    assert history.tolist() == [[2, 1]]
+
+
+@given(
+    history=st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=3), min_size=1, max_size=4),
+    negatives=st.lists(st.integers(0, 9), max_size=5),
+)
+def test_positions_lead_back_to_the_news(history: list[list[int]], negatives: list[int]) -> None:
+    groups = torch.tensor(history), torch.tensor(negatives, dtype=torch.long)
+    merged, positions = gather(*groups)
+    assert merged.tolist() == sorted({0, *groups[0].flatten().tolist(), *negatives})
+    for group, position in zip(groups, positions, strict=True):
+        assert torch.equal(merged[position], group)
+
+
+def encode_in_place(encoder: WordSum, ids: Tensor, read: set[int]) -> Tensor:
+    """Every occurrence encoded on its own; padding is zero, what is to be read comes from the cache."""
+    news, cache = some_news(), some_cache()
+    rows = []
+    for number in ids.flatten().tolist():
+        if number == 0:
+            rows.append(torch.zeros(DIM))
+        elif number in read:
+            rows.append(cache.rows_VD[number])
+        else:
+            rows.append(encoder(news.select(torch.tensor([number])))[0])
+    return torch.stack(rows).view(*ids.shape, DIM)
+
+
+def loss_of(clicks: Tensor, negatives: Tensor, clicked: Tensor) -> Tensor:
+    """A user is the mean of earlier clicks, one vector short: enough for gradients to take every way."""
+    place = torch.arange(1, clicks.size(1) + 1)[:, None]
+    users = nn.functional.pad(clicks.cumsum(1)[:, :-1], (0, 0, 1, 0)) / place
+    return next_click_loss(users, clicks, negatives, clicked)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_encoding_once_is_encoding_in_place(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    number = st.integers(1, NUM_NEWS)
+    history = [[data.draw(number) for _ in range(n)] + [0] * (4 - n) for n in lengths]
+    negatives = [[[data.draw(number)] * 2 if click else [0, 0] for click in row] for row in history]
+    read = data.draw(st.sets(number))
+    torch.manual_seed(0)
+    encoder = WordSum()
+    parameters = list(encoder.parameters())
+
+    ids = torch.tensor(history)
+    clicks, passed = (encode_in_place(encoder, torch.tensor(group), read) for group in (history, negatives))
+    twin = loss_of(clicks, passed, ids > 0)
+    wanted = [torch.zeros_like(p) for p in parameters]
+    if twin.requires_grad:
+        wanted = list(torch.autograd.grad(twin, parameters))
+
+    merged = encode(encoder, history, negatives, read)
+    loss = loss_of(merged.news_MD[merged.history_BL], merged.news_MD[merged.negatives_BLN], merged.history_BL > 0)
+    gradients = torch.autograd.grad(loss, parameters)
+    torch.testing.assert_close(loss, twin, rtol=1e-5, atol=1e-5)
+    for gradient, expected in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_each_news_is_encoded_once_and_cached_ones_not_at_all() -> None:
+    encoder = WordSum()
+    merged = encode(encoder, [[7, 9, 7], [9, 2, 0]], [[[2], [3], [3]], [[7], [9], [0]]], read={9})
+    assert encoder.num_encoded == 3
+    assert merged.encoded_E.tolist() == [2, 3, 7]
+    assert merged.ids_M.tolist() == [0, 2, 3, 7, 9]
+    assert not merged.news_MD[0].any()
+    assert torch.equal(merged.news_MD[4], some_cache().rows_VD[9])
+
+
+def test_cached_rows_carry_no_gradient() -> None:
+    encoder = WordSum()
+    merged = encode(encoder, [[1, 2]], [[[3], [4]]], read={2, 3})
+    assert merged.ids_M.tolist() == [0, 1, 2, 3, 4]
+    for row, has_gradient in enumerate([False, True, False, False, True]):
+        gradients = torch.autograd.grad(
+            merged.news_MD[row].square().sum(), encoder.parameters(), retain_graph=True
+        )
+        assert any(gradient.any() for gradient in gradients) is has_gradient
+
+
+def test_what_was_encoded_can_be_written_and_read_back() -> None:
+    encoder, cache = WordSum(), some_cache()
+    merged = encode(encoder, [[1, 2]], [[[3], [4]]], read={2, 3})
+    assert not merged.encoded_ED.requires_grad
+    cache.write(merged.encoded_E, merged.encoded_ED, step=5)
+    assert cache.stamps_V.tolist() == [-1, 5, 0, 0, 5, 0, 0, 0, 0, 0]
+    assert torch.equal(cache.read(torch.tensor([1, 4])), merged.news_MD[[1, 4]])
+
+
+def test_a_batch_whose_news_are_all_cached_still_trains_the_rest() -> None:
+    merged = encode(WordSum(), [[1, 2]], [[[3], [4]]], read={1, 2, 3, 4})
+    assert len(merged.encoded_E) == 0
+    assert torch.equal(merged.news_MD[1:], some_cache().rows_VD[1:5])
+    start = nn.Parameter(torch.zeros(DIM))
+    loss = next_click_loss(
+        start.expand(1, 2, DIM),
+        merged.news_MD[merged.history_BL],
+        merged.news_MD[merged.negatives_BLN],
+        merged.history_BL > 0,
+    )
+    (gradient,) = torch.autograd.grad(loss, start)
+    assert gradient.any()
+
+
+def test_without_a_cache_everything_is_encoded() -> None:
+    encoder = WordSum()
+    history, negatives = torch.tensor([[1, 2]]), torch.tensor([[[3], [3]]])
+    merged_M, _ = gather(history, negatives)
+    merged = encode_merged(
+        encoder,
+        some_news(),
+        None,
+        history_BL=history,
+        negatives_BLN=negatives,
+        encode_E=merged_M[1:],
+        read_R=merged_M[:0],
+    )
+    torch.testing.assert_close(merged.news_MD[1:], encoder(some_news().select(torch.tensor([1, 2, 3]))))
+
+
+def test_embeddings_are_float32_whatever_the_encoder_gives() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        merged = encode(WordSum(), [[1, 2]], [[[3], [4]]], read={2})
+    assert merged.news_MD.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("encode_E", "read_R"),
+    [([1], [2]), ([1, 2, 3], [3]), ([1, 2, 2], [3]), ([0, 1, 2], [3]), ([1, 2], [])],
+    ids=["left out", "in both", "twice", "padding", "nothing read"],
+)
+def test_a_plan_that_does_not_fit_the_batch_is_refused(encode_E: list[int], read_R: list[int]) -> None:
+    with pytest.raises(AssertionError, match="the plan"):
+        encode_merged(
+            WordSum(),
+            some_news(),
+            some_cache(),
+            history_BL=torch.tensor([[1, 2]]),
+            negatives_BLN=torch.tensor([[[3], [3]]]),
+            encode_E=torch.tensor(encode_E),
+            read_R=torch.tensor(read_R, dtype=torch.long),
+        )
+
+
+def test_a_plan_may_hold_news_of_other_batches() -> None:
+    merged = encode_merged(
+        WordSum(),
+        some_news(),
+        some_cache(),
+        history_BL=torch.tensor([[5]]),
+        negatives_BLN=torch.tensor([[[8]]]),
+        encode_E=torch.tensor([2, 5]),
+        read_R=torch.tensor([8, 9]),
+    )
+    assert merged.ids_M.tolist() == [0, 2, 5, 8, 9]
+    assert merged.history_BL.tolist() == [[2]]
+    assert merged.negatives_BLN.tolist() == [[[3]]]
