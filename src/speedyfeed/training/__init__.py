@@ -1,0 +1,1 @@
+"""Batches to a trained model: losses, workflows, checkpoints, the loop."""
