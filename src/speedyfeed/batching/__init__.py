@@ -1,0 +1,1 @@
+"""Timelines in, batches of news ids out, with the cache planned ahead."""

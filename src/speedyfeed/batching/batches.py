@@ -1,0 +1,301 @@
+"""Instances to batches: buckets, a token budget, and what each batch reads and encodes.
+
+    shuffled users --sample--> instances --longest news--> buckets --token budget--> Batch
+
+Instances go to buckets by their longest news. A bucket closes when its tokens *still to be encoded* reach the
+budget: news that repeat count once and news the cache answers for count nothing, so batches grow as the cache
+warms. A cap on the places for clicks keeps them from outgrowing memory all the same. Packed batches need no
+buckets, because nothing is padded; padded ones exist for comparison.
+
+Everything follows from the data, the config and the step: the same arguments give the same batches, on any rank,
+and a `Position` and the stamps are all it takes to go on from any batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.batching.plan import CachePlan, Stamps
+from speedyfeed.batching.sample import Instances, Sampler
+from speedyfeed.data.store import NewsTokens
+from speedyfeed.errors import InputError
+from speedyfeed.ragged import Array, Ragged
+
+BLOCK_USERS = 1024  # users sampled in one go; batches do not depend on it
+EDGE_USERS = 4096  # users looked at to place the edges of the buckets
+
+Ids = NDArray[np.int32]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchConfig:
+    """How users are sampled and batched, and when the cache answers."""
+
+    max_clicks: int = 100
+    """Clicks of a user at most: the latest."""
+    negatives: int = 1
+    """News passed over per click."""
+    token_budget: int = 8192
+    """A batch closes when it has so many tokens to encode; its last user may carry it over. The paper: 39800."""
+    max_clicks_per_batch: int = 16384
+    """Places for clicks in a batch at most: its users times their longest history."""
+    mode: Literal["packed", "padded"] = "packed"
+    """packed counts tokens, padded counts every news as long as the longest beside it."""
+    num_buckets: int = 2
+    """Buckets by longest news, in padded mode."""
+    gamma: int = 20
+    """Steps a cached embedding stays fresh; 0 = no cache."""
+    beta: float = 2e-3
+    """Growth of the cache's lookup rate 1 - exp(-beta t) per step t."""
+    cache_draw: Literal["step", "news"] = "step"
+    """Decide once a step whether the cache may answer, or once for each news."""
+    seed: int = 0
+    prefetch: int = 8
+    """Batches made ahead of the trainer."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_clicks", "negatives", "token_budget", "num_buckets", "prefetch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
+        if self.max_clicks_per_batch < self.max_clicks:
+            raise InputError(
+                f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "
+                f"{self.max_clicks}, so that every user fits"
+            )
+        if self.gamma < 0 or not self.beta >= 0:
+            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed}: expected 0 or more")
+        if self.mode not in ("packed", "padded"):
+            raise InputError(f"mode {self.mode}: expected packed or padded")
+        if self.cache_draw not in ("step", "news"):
+            raise InputError(f"cache_draw {self.cache_draw}: expected step or news")
+
+    @property
+    def cache_plan(self) -> CachePlan:
+        """When the cache may answer."""
+        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.cache_draw, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Where in the data a run stands: between two batches."""
+
+    step: int = 0
+    """Number of the next batch."""
+    epoch: int = 0
+    cursor: int = 0
+    """Users of the epoch, in its order, that arrived; the next one is at this place."""
+    waiting: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Places of those that arrived and still wait in a bucket."""
+
+    @property
+    def num_users(self) -> int:
+        """Users of the epoch that were in a batch."""
+        return self.cursor - len(self.waiting)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What some users clicked and passed over, as news ids; 0 is padding.
+
+    No text travels with it: tokens are fetched only for the news to be encoded.
+    """
+
+    step: int
+    epoch: int
+    users_B: NDArray[np.int64]
+    """Rows of the train timelines."""
+    history_BL: Ids
+    """Clicks, oldest first, padded at the end."""
+    negatives_BLN: Ids
+    has_pool_BL: NDArray[np.bool]
+    """Whether a click's negatives were skipped in its own impression; if not, they are any news of the period."""
+    encode_E: Ids
+    """News to be encoded and then written to the cache, sorted."""
+    read_R: Ids
+    """News to be read from the cache, sorted; with `encode_E`, all distinct news of the batch."""
+    num_tokens: int
+    """Tokens of the news to be encoded."""
+    num_padded_tokens: int
+    """The same with the padding the mode asks for."""
+    after: Position
+    """Where the data stands once this batch is trained on."""
+
+    @property
+    def num_clicks(self) -> int:
+        """Real clicks."""
+        return int(np.count_nonzero(self.history_BL))
+
+    @property
+    def data_efficiency(self) -> float:
+        """Share of real tokens among those encoded (Eq. 1); 1 when nothing is encoded."""
+        return self.num_tokens / self.num_padded_tokens if self.num_padded_tokens else 1.0
+
+
+class Batcher:
+    """Makes all batches from a position on, epoch after epoch, without end."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        lengths_V: NDArray[np.int64],
+        config: BatchConfig,
+        start: Position,
+        stamps_V: Stamps,
+    ) -> None:
+        """`lengths_V` is the tokens of every news; `stamps_V` is kept up to date while iterating."""
+        self._sampler = sampler
+        self._lengths_V = lengths_V
+        self._config = config
+        self._plan = config.cache_plan
+        self._position = start
+        self._stamps_V = stamps_V
+        self._seen_V = np.zeros(len(lengths_V), np.int64)
+        self._edges = self._place_edges()
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            yield from self._rest_of_epoch()
+            self._position = Position(step=self._position.step, epoch=self._position.epoch + 1)
+
+    def _rest_of_epoch(self) -> Iterator[Batch]:
+        order = self._sampler.order(self._position.epoch)
+        queue = self._arrive(order, self._position.waiting)
+        num_arrived = self._position.cursor
+        while True:
+            rows = self._closed_bucket(queue)
+            if rows is None and num_arrived < len(order):
+                places = np.arange(num_arrived, min(num_arrived + BLOCK_USERS, len(order)))
+                queue = queue.extended(self._arrive(order, places))
+                num_arrived += len(places)
+                continue
+            if rows is None:  # the epoch ends: what is left of the bucket that waited longest
+                rows = queue.rows[queue.bucket_U[queue.rows] == queue.bucket_U[queue.rows[:1]]]
+            if not len(rows):
+                return
+            queue.remove(rows)
+            yield self._build_batch(queue, rows)
+
+    def _arrive(self, order: NDArray[np.int64], places: NDArray[np.int64]) -> "_Queue":
+        instances = self._sampler.sample(order[places], self._position.epoch)
+        bucket_U = np.searchsorted(self._edges, self._longest(instances))
+        return _Queue(places_U=places, bucket_U=bucket_U, instances=instances)
+
+    def _closed_bucket(self, queue: "_Queue") -> Rows | None:
+        """The instances that close a bucket at this step; of several buckets the one that closes first.
+
+        A bucket closes with the instance that reaches the budget, or before the one that exceeds the cap. Other
+        steps pass while it waits, which changes what the cache answers for; so it is looked at anew every step.
+        """
+        closed: Rows | None = None
+        closes_at = len(queue.instances)
+        for bucket in range(len(self._edges) + 1):
+            rows = queue.rows[queue.bucket_U[queue.rows] == bucket]
+            lengths = queue.instances.candidates.lengths[rows]
+            num_places = np.maximum.accumulate(lengths) * np.arange(1, len(rows) + 1)
+            num_fit = int(np.searchsorted(num_places, self._config.max_clicks_per_batch, side="right"))
+            tokens = self._count_tokens(queue.instances.candidates.take(rows[:num_fit]))
+            last = int(np.searchsorted(tokens, self._config.token_budget))
+            if last < len(rows) and rows[last] < closes_at:
+                closed, closes_at = rows[: min(last + 1, num_fit)], int(rows[last])
+        return closed
+
+    def _count_tokens(self, candidates: Ragged) -> NDArray[np.int64]:
+        """Tokens to be encoded at this step for the first instance, for the first two, and so on."""
+        news = candidates.values.ravel()
+        places = np.arange(len(news))
+        # Of equal indices the last one assigned stays: written backwards, the first occurrence.
+        self._seen_V[news[::-1]] = places[::-1]
+        is_encoded = self._seen_V[news] == places
+        is_encoded[is_encoded] = ~self._plan.is_read(news[is_encoded], self._stamps_V, self._position.step)
+        lengths = np.where(is_encoded, self._lengths_V[news], 0)
+        if self._config.mode == "packed":
+            tokens = np.cumsum(lengths)
+        else:
+            tokens = np.cumsum(is_encoded) * np.maximum.accumulate(lengths)
+        counted: NDArray[np.int64] = tokens[candidates.offsets[1:] * candidates.values.shape[1] - 1]
+        return counted
+
+    def _build_batch(self, queue: "_Queue", rows: Rows) -> Batch:
+        """The batch of these instances; the plan and the position move on by one step."""
+        instances = queue.instances.take(rows)
+        lengths = instances.candidates.lengths
+        is_click_BL = np.arange(lengths.max()) < lengths[:, None]
+        step, epoch = self._position.step, self._position.epoch
+        merged_M = np.unique(instances.candidates.values)
+        is_read_M = self._plan.is_read(merged_M, self._stamps_V, step)
+        encode_E = merged_M[~is_read_M]
+        lengths_E = self._lengths_V[encode_E]
+        num_tokens = int(lengths_E.sum())
+        num_padded = len(lengths_E) * int(lengths_E.max(initial=0))
+        self._stamps_V[encode_E] = step
+
+        cursor = max(self._position.cursor, int(queue.places_U[rows[-1]]) + 1)
+        waiting = queue.places_U[queue.rows]
+        self._position = Position(step=step + 1, epoch=epoch, cursor=cursor, waiting=waiting[waiting < cursor])
+        return Batch(
+            step=step,
+            epoch=epoch,
+            users_B=instances.users_U,
+            history_BL=_padded(instances.candidates.values[:, 0], is_click_BL),
+            negatives_BLN=_padded(instances.candidates.values[:, 1:], is_click_BL),
+            has_pool_BL=_padded(instances.has_pool.values, is_click_BL),
+            encode_E=encode_E,
+            read_R=merged_M[is_read_M],
+            num_tokens=num_tokens,
+            num_padded_tokens=num_tokens if self._config.mode == "packed" else num_padded,
+            after=self._position,
+        )
+
+    def _place_edges(self) -> NDArray[np.float64]:
+        """Longest news of each bucket but the last, so that about as many instances fall into each."""
+        if self._config.mode == "packed":
+            return np.zeros(0)
+        some = self._sampler.sample(self._sampler.order(0)[:EDGE_USERS], 0)
+        return np.quantile(self._longest(some), np.arange(1, self._config.num_buckets) / self._config.num_buckets)
+
+    def _longest(self, instances: Instances) -> NDArray[np.int64]:
+        """Tokens of the longest news of each instance."""
+        if not len(instances):
+            return np.zeros(0, np.int64)
+        longest = self._lengths_V[instances.candidates.values].max(axis=1)
+        return np.maximum.reduceat(longest, instances.candidates.offsets[:-1])
+
+
+def news_lengths(news: NewsTokens) -> NDArray[np.int64]:
+    """Tokens of every news, all of its segments together; 0 for padding."""
+    return np.diff(news.tokens.offsets[news.segments])
+
+
+def _padded(values: Array, is_click_BL: NDArray[np.bool]) -> Array:
+    """One row of places per user; what lies at no click is 0."""
+    padded = np.zeros((*is_click_BL.shape, *values.shape[1:]), values.dtype)
+    padded[is_click_BL] = values
+    return padded
+
+
+class _Queue:
+    """Instances that arrived, in order of arrival; `rows` are those that are in no batch yet."""
+
+    def __init__(self, *, places_U: NDArray[np.int64], bucket_U: NDArray[np.int64], instances: Instances) -> None:
+        self.places_U = places_U
+        self.bucket_U = bucket_U
+        self.instances = instances
+        self.rows: Rows = np.arange(len(instances))
+
+    def remove(self, rows: Rows) -> None:
+        """These are in a batch now."""
+        self.rows = np.setdiff1d(self.rows, rows, assume_unique=True)
+
+    def extended(self, others: "_Queue") -> "_Queue":
+        """Those still waiting, then the others."""
+        return _Queue(
+            places_U=np.concatenate([self.places_U[self.rows], others.places_U]),
+            bucket_U=np.concatenate([self.bucket_U[self.rows], others.bucket_U]),
+            instances=self.instances.take(self.rows).extended(others.instances),
+        )

@@ -1,0 +1,146 @@
+"""Batches ahead of the trainer, made by a background thread; stops and resumes between any two of them.
+
+One thread is enough: the plan is sequential, and it makes batches far faster than any encoder trains on them. It
+sleeps while `prefetch` batches are ready, and whoever waits for a batch sleeps too.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
+from speedyfeed.batching.plan import Stamps, new_stamps
+from speedyfeed.batching.sample import Sampler
+from speedyfeed.data.store import Timelines
+from speedyfeed.errors import InputError
+from speedyfeed.ragged import Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderState:
+    """All it takes to go on: with it, a new loader's first batch is the one after the last consumed."""
+
+    position: Position
+    stamps_V: Stamps
+    """Step that last encoded each news: the rows a cache must hold are those of the last gamma steps."""
+
+    def arrays(self) -> dict[str, Array]:
+        """As named arrays, to be saved."""
+        position = self.position
+        numbers = np.array([position.step, position.epoch, position.cursor])
+        return {"position": numbers, "waiting": position.waiting, "stamps": self.stamps_V}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Array]) -> "LoaderState":
+        """What `arrays` gave."""
+        step, epoch, cursor = arrays["position"].tolist()
+        position = Position(step=step, epoch=epoch, cursor=cursor, waiting=arrays["waiting"])
+        return cls(position=position, stamps_V=arrays["stamps"])
+
+
+class Loader:
+    """Iterates over batches; close it, or use it in a `with` block, to end its thread."""
+
+    def __init__(
+        self,
+        timelines: Timelines,
+        lengths_V: NDArray[np.int64],
+        config: BatchConfig,
+        *,
+        epochs: int | None = None,
+        state: LoaderState | None = None,
+    ) -> None:
+        """`lengths_V` is the tokens of every news. Ends after `epochs`, if given; goes on from `state`."""
+        num_news = len(lengths_V) - 1
+        sampler = Sampler(
+            timelines,
+            num_news=num_news,
+            max_clicks=config.max_clicks,
+            negatives=config.negatives,
+            seed=config.seed,
+        )
+        if state is None:
+            state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))
+        elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_users:
+            raise InputError(
+                f"the saved state is of a log with {len(state.stamps_V) - 1} news, this one has {num_news} news "
+                f"and {sampler.num_users} users; resume with the store that the run began with"
+            )
+        self.num_users = sampler.num_users
+        """Users of an epoch."""
+        self._position = state.position
+        self._stamps_V = state.stamps_V.copy()
+        batcher = Batcher(sampler, lengths_V, config, state.position, state.stamps_V.copy())
+        batches = takewhile(lambda batch: epochs is None or batch.epoch < epochs, batcher)
+        self._channel = _Channel(config.prefetch)
+        self._over: Exception | None = None
+        self._thread = threading.Thread(
+            target=_produce, args=(batches, self._channel), name="speedyfeed-loader", daemon=True
+        )
+        self._thread.start()
+        # A loader that is dropped instead of closed lets its thread go too.
+        weakref.finalize(self, self._channel.close)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch; raises what the thread raised, if it did."""
+        if self._over is None:
+            item = self._channel.ready.get()
+            if isinstance(item, Batch):
+                self._channel.slots.release()
+                self._stamps_V[item.encode_E] = item.step
+                self._position = item.after
+                return item
+            self._over = item
+        raise self._over
+
+    def state(self) -> LoaderState:
+        """As of the last batch consumed, whatever was prefetched since."""
+        return LoaderState(position=self._position, stamps_V=self._stamps_V.copy())
+
+    def close(self) -> None:
+        """End the thread and drop what it prefetched."""
+        self._channel.close()
+        self._thread.join()
+        self._over = self._over or StopIteration()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Channel:
+    """What thread and consumer share: batches that are ready, and slots for more."""
+
+    def __init__(self, prefetch: int) -> None:
+        self.ready: SimpleQueue[Batch | Exception] = SimpleQueue()
+        self.slots = threading.Semaphore(prefetch)
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Wake the thread to its end."""
+        self.is_closed = True
+        self.slots.release()
+
+
+def _produce(batches: Iterator[Batch], channel: _Channel) -> None:
+    """Fill the channel until it is closed; the last thing in it tells how it ended."""
+    try:
+        while channel.slots.acquire() and not channel.is_closed:
+            channel.ready.put(next(batches))
+    except Exception as error:  # StopIteration is the orderly end
+        channel.ready.put(error)

@@ -1,0 +1,153 @@
+"""Users to instances: a user's latest clicks, each with news that were passed over.
+
+    clicks of user 7           8    5    3    6        (oldest first, the latest `max_clicks`)
+    pool of each click         -    -  [1 2] [4]
+    negatives, one a click     9    2    1    4        (8 and 5 have no pool: any news of the period)
+    has_pool                   no   no  yes  yes
+
+What a user gets depends on the seed, the epoch and the user alone, not on who is sampled beside them. A block of
+users costs a few vectorised passes over its clicks; nothing else of the store is read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.batching.draws import Bits, Purpose, as_index, draw, generator
+from speedyfeed.data.store import Timelines
+from speedyfeed.errors import InputError
+from speedyfeed.ragged import Ragged, offsets_of
+
+READ_VALUES = 1 << 22  # values of a mapped array looked at in one go
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instances:
+    """Some users' clicks and negatives; every user has at least one click."""
+
+    users_U: NDArray[np.int64]
+    """Rows of the train timelines."""
+    candidates: Ragged
+    """By user: a row per click, int32; column 0 is the click, the others are its negatives."""
+    has_pool: Ragged
+    """By user: whether a click's negatives were skipped in its own impression, or are any news of the period."""
+
+    def __len__(self) -> int:
+        return len(self.users_U)
+
+    def take(self, rows: NDArray[np.integer]) -> "Instances":
+        """Those instances, in that order."""
+        return Instances(
+            users_U=self.users_U[rows], candidates=self.candidates.take(rows), has_pool=self.has_pool.take(rows)
+        )
+
+    def extended(self, others: "Instances") -> "Instances":
+        """These instances, then the others."""
+        offsets = offsets_of(np.concatenate([self.candidates.lengths, others.candidates.lengths]))
+        candidates = np.concatenate([self.candidates.values, others.candidates.values])
+        has_pool = np.concatenate([self.has_pool.values, others.has_pool.values])
+        return Instances(
+            users_U=np.concatenate([self.users_U, others.users_U]),
+            candidates=Ragged(values=candidates, offsets=offsets),
+            has_pool=Ragged(values=has_pool, offsets=offsets),
+        )
+
+
+class Sampler:
+    """Draws the instances of an epoch."""
+
+    def __init__(self, timelines: Timelines, *, num_news: int, max_clicks: int, negatives: int, seed: int) -> None:
+        """Reads all clicks and pools once, to know the news of the period."""
+        self._timelines = timelines
+        self._max_clicks = max_clicks
+        self._negatives = negatives
+        self._seed = seed
+        self._users = np.flatnonzero(timelines.clicks.lengths)
+        self._period = period_news(timelines, num_news)
+        if not len(self._users):
+            raise InputError("the train split has no click to learn from; prepare a log that has some")
+        if len(self._period) < 2:
+            raise InputError(
+                f"the train split clicks or shows {len(self._period)} news, expected at least 2 to tell a click "
+                "from what was passed over; prepare a larger log"
+            )
+
+    @property
+    def num_users(self) -> int:
+        """Users with a click."""
+        return len(self._users)
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """All users with a click, shuffled anew each epoch."""
+        return generator(self._seed, Purpose.ORDER, epoch).permutation(self._users)
+
+    def sample(self, users: NDArray[np.int64], epoch: int) -> Instances:
+        """The instances of these users, in that order."""
+        clicks = self._timelines.clicks
+        ends = clicks.offsets[users + 1]
+        lengths = np.minimum(ends - clicks.offsets[users], self._max_clicks)
+        offsets = offsets_of(lengths)
+        # A click's place in the store: its place here, moved to where its user's latest clicks begin.
+        places = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
+        clicked = clicks.values[places]
+        negatives, has_pool = self._draw_negatives(clicked, places, epoch)
+        return Instances(
+            users_U=users,
+            candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),
+            has_pool=Ragged(values=has_pool, offsets=offsets),
+        )
+
+    def _draw_negatives(
+        self, clicked: NDArray[np.int32], places: NDArray[np.int64], epoch: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool]]:
+        """(clicks, negatives) news, and for each click whether they come from its pool."""
+        pools = self._timelines.pools
+        rows = self._timelines.click_pools[places]
+        starts = np.zeros(len(places), np.int64)
+        sizes = np.zeros(len(places), np.int64)
+        listed = rows >= 0
+        starts[listed] = pools.offsets[rows[listed]]
+        sizes[listed] = pools.offsets[rows[listed] + 1] - starts[listed]
+        has_pool = sizes > 0
+
+        bits = draw(
+            self._seed,
+            Purpose.NEGATIVES,
+            epoch,
+            places[:, None] * self._negatives + np.arange(self._negatives),
+        )
+        # The period holds the click itself: choose among one less, and step over it.
+        chosen = choose(bits, np.where(has_pool, sizes, len(self._period) - 1))
+        negatives = np.empty(chosen.shape, np.int32)
+        negatives[has_pool] = pools.values[starts[has_pool, None] + chosen[has_pool]]
+        rank = np.searchsorted(self._period, clicked[~has_pool])[:, None]
+        elsewhere = chosen[~has_pool]
+        negatives[~has_pool] = self._period[elsewhere + (elsewhere >= rank)]
+        return negatives, has_pool
+
+
+def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
+    """News that were clicked or skipped, sorted."""
+    occurs = np.zeros(num_news + 1, np.bool)
+    for values in (timelines.clicks.values, timelines.pools.values):
+        for start in range(0, len(values), READ_VALUES):
+            occurs[values[start : start + READ_VALUES]] = True
+    return np.flatnonzero(occurs).astype(np.int32)
+
+
+def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each row as many indices below its size as it has bits; distinct, where the size allows it.
+
+    Floyd's method, a column at a time: draw below a bound that grows by one; what is taken already becomes the
+    bound's last index, which no earlier column could draw. Every set of indices is equally likely.
+    """
+    num_rows, num_columns = bits.shape
+    chosen = np.empty((num_rows, num_columns), np.int64)
+    is_large = sizes >= num_columns
+    for column in range(num_columns):
+        bound = np.where(is_large, sizes - num_columns + column + 1, sizes)
+        index = as_index(bits[:, column], bound)
+        is_taken = is_large & (chosen[:, :column] == index[:, None]).any(axis=1)
+        chosen[:, column] = np.where(is_taken, bound - 1, index)
+    return chosen

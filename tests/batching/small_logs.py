@@ -1,0 +1,42 @@
+"""Small logs for the tests of batching, written as lists."""
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from speedyfeed.data.store import Timelines
+from speedyfeed.ragged import Ragged, offsets_of
+
+NUM_NEWS = 12
+NO_POOL = -1
+
+few = settings(max_examples=50, deadline=None)
+"""Each example makes many batches; how long that takes says nothing on a shared machine."""
+
+
+def ragged(rows: list[list[int]]) -> Ragged:
+    values = np.array([value for row in rows for value in row], dtype=np.int32)
+    return Ragged(values=values, offsets=offsets_of(np.array([len(row) for row in rows], dtype=np.int64)))
+
+
+def timelines(users: list[list[tuple[int, int]]], pools: list[list[int]]) -> Timelines:
+    """Users as lists of (clicked news, row of its pool)."""
+    return Timelines(
+        clicks=ragged([[news for news, _ in clicks] for clicks in users]),
+        click_pools=np.array([pool for clicks in users for _, pool in clicks], dtype=np.int32),
+        pools=ragged(pools),
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Timelines:
+    """Some users and their clicks, with and without pools; at least two different news."""
+    news = st.integers(1, NUM_NEWS)
+    pools = draw(st.lists(st.lists(news, max_size=5, unique=True), max_size=4))
+    click = st.tuples(news, st.integers(NO_POOL, len(pools) - 1))
+    users = draw(st.lists(st.lists(click, max_size=7), max_size=12))
+    return timelines([[(1, NO_POOL), (2, NO_POOL)], *users], pools)
+
+
+lengths = st.lists(st.integers(0, 9), min_size=NUM_NEWS, max_size=NUM_NEWS).map(lambda rest: np.array([0, *rest]))
+"""Tokens of every news; some have no text at all."""

@@ -1,0 +1,321 @@
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
+
+from speedyfeed.batching import batches as module
+from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
+from speedyfeed.batching.draws import Purpose, as_fraction, draw
+from speedyfeed.batching.plan import new_stamps
+from speedyfeed.batching.sample import Sampler
+from speedyfeed.data.store import NewsTokens, Timelines
+from speedyfeed.errors import InputError
+
+ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
+EPOCHS = 2
+
+configs = st.builds(
+    BatchConfig,
+    max_clicks=st.integers(1, 5),
+    negatives=st.integers(1, 3),
+    token_budget=st.integers(1, 60),
+    max_clicks_per_batch=st.integers(5, 40),
+    mode=st.sampled_from(["packed", "padded"]),
+    num_buckets=st.integers(1, 4),
+    gamma=st.integers(0, 6),
+    beta=st.sampled_from([0.0, 0.1, ALWAYS]),
+    cache_draw=st.sampled_from(["step", "news"]),
+    seed=st.integers(0, 3),
+)
+
+
+def sampler_of(log: Timelines, config: BatchConfig) -> Sampler:
+    return Sampler(
+        log, num_news=NUM_NEWS, max_clicks=config.max_clicks, negatives=config.negatives, seed=config.seed
+    )
+
+
+def batches_of(
+    log: Timelines, tokens: np.ndarray, config: BatchConfig, start: Position | None = None, stamps: Any = None
+) -> list[Batch]:
+    """All batches of some epochs."""
+    stamps = new_stamps(NUM_NEWS) if stamps is None else stamps
+    batcher = Batcher(sampler_of(log, config), tokens, config, start or Position(), stamps)
+    return list(takewhile(lambda batch: batch.epoch < EPOCHS, batcher))
+
+
+def contents(batch: Batch) -> list[Any]:
+    """Everything in a batch, comparable."""
+    after = batch.after
+    arrays = (
+        batch.users_B,
+        batch.history_BL,
+        batch.negatives_BLN,
+        batch.has_pool_BL,
+        batch.encode_E,
+        batch.read_R,
+    )
+    return [
+        (batch.step, batch.epoch, batch.num_tokens, batch.num_padded_tokens),
+        (after.step, after.epoch, after.cursor, after.waiting.tolist()),
+        *[(array.dtype, array.shape, array.tolist()) for array in arrays],
+    ]
+
+
+@dataclass
+class Waiting:
+    """One user in a bucket of the slow twin."""
+
+    arrival: int
+    user: int
+    candidates: list[list[int]]
+
+
+class SlowBatcher:
+    """Users one by one into buckets, all counts from scratch; yields users, encoded and read news of each step."""
+
+    def __init__(self, log: Timelines, tokens: np.ndarray, config: BatchConfig) -> None:
+        self.sampler = sampler_of(log, config)
+        self.tokens = tokens.tolist()
+        self.config = config
+        self.written: dict[int, int] = {}
+        self.step = 0
+        self.edges: list[float] = []
+        if config.mode == "padded":
+            longest = [self.longest(self.instance(0, user, 0)) for user in self.sampler.order(0)]
+            self.edges = [np.quantile(longest, i / config.num_buckets) for i in range(1, config.num_buckets)]
+
+    def instance(self, arrival: int, user: int, epoch: int) -> Waiting:
+        candidates = self.sampler.sample(np.array([user]), epoch).candidates[0].tolist()
+        return Waiting(arrival=arrival, user=int(user), candidates=candidates)
+
+    def longest(self, instance: Waiting) -> int:
+        return max(self.tokens[news] for row in instance.candidates for news in row)
+
+    def is_read(self, news: int) -> bool:
+        if news not in self.written or self.step - self.written[news] > self.config.gamma:
+            return False
+        place = news if self.config.cache_draw == "news" else 0
+        fraction = as_fraction(draw(self.config.seed, Purpose.CACHE, self.step, np.array([place])))
+        return bool(fraction < 1 - np.exp(-self.config.beta * self.step))
+
+    def num_tokens(self, encoded: set[int]) -> int:
+        tokens = [self.tokens[news] for news in encoded]
+        return sum(tokens) if self.config.mode == "packed" else len(tokens) * max(tokens, default=0)
+
+    def closing(self, bucket: list[Waiting]) -> tuple[int, list[Waiting]] | None:
+        """At whose arrival the bucket closes, and with whom in it."""
+        encoded: set[int] = set()
+        longest_history = 0
+        for place, instance in enumerate(bucket):
+            longest_history = max(longest_history, len(instance.candidates))
+            if longest_history * (place + 1) > self.config.max_clicks_per_batch:
+                return instance.arrival, bucket[:place]
+            encoded |= {news for row in instance.candidates for news in row if not self.is_read(news)}
+            if self.num_tokens(encoded) >= self.config.token_budget:
+                return instance.arrival, bucket[: place + 1]
+        return None
+
+    def emit(self, bucket: list[Waiting], members: list[Waiting]) -> tuple[list[int], set[int], set[int]]:
+        merged = {news for instance in members for row in instance.candidates for news in row}
+        read = {news for news in merged if self.is_read(news)}
+        self.written |= dict.fromkeys(merged - read, self.step)
+        self.step += 1
+        del bucket[: len(members)]
+        return [instance.user for instance in members], merged - read, read
+
+    def __iter__(self) -> Iterator[tuple[list[int], set[int], set[int]]]:
+        for epoch in range(EPOCHS):
+            buckets: list[list[Waiting]] = [[] for _ in range(len(self.edges) + 1)]
+            for arrival, user in enumerate(self.sampler.order(epoch)):
+                instance = self.instance(arrival, user, epoch)
+                buckets[sum(edge < self.longest(instance) for edge in self.edges)].append(instance)
+                yield from self.emit_closed(buckets)
+            while any(buckets):
+                oldest = min(filter(None, buckets), key=lambda bucket: bucket[0].arrival)
+                yield self.emit(oldest, list(oldest))
+                yield from self.emit_closed(buckets)
+
+    def emit_closed(self, buckets: list[list[Waiting]]) -> Iterator[tuple[list[int], set[int], set[int]]]:
+        while closing := [(*found, bucket) for bucket in buckets if (found := self.closing(bucket))]:
+            _, members, bucket = min(closing, key=lambda found: found[0])
+            yield self.emit(bucket, members)
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
+def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, config):
+    fast = [
+        (batch.users_B.tolist(), set(batch.encode_E.tolist()), set(batch.read_R.tolist()))
+        for batch in batches_of(log, tokens, config)
+    ]
+    assert fast == list(SlowBatcher(log, tokens, config))
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
+def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_negatives(log, tokens, config):
+    sampler = sampler_of(log, config)
+    batches = batches_of(log, tokens, config)
+    for epoch in range(EPOCHS):
+        users = [user for batch in batches if batch.epoch == epoch for user in batch.users_B.tolist()]
+        assert sorted(users) == np.flatnonzero(log.clicks.lengths).tolist()
+    for batch in batches:
+        instances = sampler.sample(batch.users_B, batch.epoch)
+        assert batch.history_BL.shape[1] == instances.candidates.lengths.max()
+        assert batch.num_clicks == len(instances.candidates.values)
+        for row, (candidates, has_pool) in enumerate(zip(instances.candidates, instances.has_pool, strict=True)):
+            end = len(candidates)
+            assert batch.history_BL[row, :end].tolist() == candidates[:, 0].tolist()
+            assert batch.negatives_BLN[row, :end].tolist() == candidates[:, 1:].tolist()
+            assert batch.has_pool_BL[row, :end].tolist() == has_pool.tolist()
+            assert not batch.history_BL[row, end:].any()
+            assert not batch.negatives_BLN[row, end:].any()
+            assert not batch.has_pool_BL[row, end:].any()
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
+def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, tokens, config):
+    written: dict[int, int] = {}
+    for step, batch in enumerate(batches_of(log, tokens, config)):
+        encode, read = batch.encode_E.tolist(), batch.read_R.tolist()
+        assert batch.step == step
+        assert encode == sorted(set(encode))
+        assert read == sorted(set(read))
+        assert sorted(encode + read) == sorted({*batch.history_BL.flat, *batch.negatives_BLN.flat} - {0})
+        assert all(written[news] < step <= written[news] + config.gamma for news in read)
+        written |= dict.fromkeys(encode, step)
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs, data=st.data())
+def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, data):
+    batches = batches_of(log, tokens, config)
+    stop = data.draw(st.integers(1, len(batches)))
+    stamps = new_stamps(NUM_NEWS)
+    for batch in batches[:stop]:
+        stamps[batch.encode_E] = batch.step
+    rest = batches_of(log, tokens, config, batches[stop - 1].after, stamps)
+    assert [contents(batch) for batch in rest] == [contents(batch) for batch in batches[stop:]]
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs, block=st.integers(1, 5))
+def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens, config, block):
+    whole = [contents(batch) for batch in batches_of(log, tokens, config)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_USERS", block)
+        assert [contents(batch) for batch in batches_of(log, tokens, config)] == whole
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
+def test_gamma_zero_plans_the_same_batches_as_a_cache_that_never_answers(log, tokens, config):
+    without = batches_of(log, tokens, replace(config, gamma=0))
+    never = batches_of(log, tokens, replace(config, gamma=5, beta=0.0))
+    assert not any(len(batch.read_R) for batch in without)
+    assert [contents(batch) for batch in without] == [contents(batch) for batch in never]
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
+def test_a_batch_exceeds_the_budget_by_its_last_user_at_most_and_never_the_cap(log, tokens, config):
+    config = replace(config, mode="packed")
+    for batch in batches_of(log, tokens, config):
+        assert batch.history_BL.size <= config.max_clicks_per_batch
+        others = {*batch.history_BL[:-1].flat, *batch.negatives_BLN[:-1].flat} & set(batch.encode_E.tolist())
+        assert sum(tokens[list(others)]) < config.token_budget
+        assert batch.num_padded_tokens == batch.num_tokens == tokens[batch.encode_E].sum()
+        assert batch.data_efficiency == 1
+
+
+def test_users_whose_news_are_all_cached_are_still_trained_on():
+    # Every user clicked the same two news: after step 0 nothing is left to encode for 20 steps.
+    log = timelines([[(1, NO_POOL), (2, NO_POOL)]] * 50, [])
+    tokens = np.full(NUM_NEWS + 1, 4)
+    config = BatchConfig(token_budget=8, max_clicks=5, max_clicks_per_batch=10, gamma=20, beta=ALWAYS)
+    batches = [batch for batch in batches_of(log, tokens, config) if batch.epoch == 0]
+    assert [len(batch.encode_E) for batch in batches] == [2] + [0] * 10
+    assert [len(batch.users_B) for batch in batches] == [1] + [5] * 9 + [4]
+    assert sorted(user for batch in batches for user in batch.users_B) == list(range(50))
+    assert all(batch.data_efficiency == 1 for batch in batches)
+
+
+def test_a_warm_cache_makes_batches_larger_up_to_the_cap_on_clicks():
+    rng = np.random.default_rng(0)
+    log = timelines([[(int(news), NO_POOL) for news in rng.integers(1, 13, 4)] for _ in range(400)], [])
+    tokens = np.full(NUM_NEWS + 1, 5)
+    config = BatchConfig(token_budget=30, max_clicks_per_batch=100, gamma=3)
+    users = {
+        beta: max(len(batch.users_B) for batch in batches_of(log, tokens, replace(config, beta=beta)))
+        for beta in (0.0, ALWAYS)
+    }
+    assert users[0.0] < 10
+    assert users[ALWAYS] == 100 // 4
+
+
+def test_padded_batches_count_every_news_as_long_as_the_longest_to_be_encoded():
+    log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
+    tokens = np.array([0, 32, 48, 36, 4, *[0] * 8])
+    config = BatchConfig(mode="padded", num_buckets=1, token_budget=4 * 48)
+    (batch,) = islice(Batcher(sampler_of(log, config), tokens, config, Position(), new_stamps(NUM_NEWS)), 1)
+    assert batch.encode_E.tolist() == [1, 2, 3, 4]
+    assert batch.num_tokens == 32 + 48 + 36 + 4
+    assert batch.num_padded_tokens == 4 * 48
+    assert batch.data_efficiency == 120 / 192
+
+
+def test_more_buckets_pad_less():
+    rng = np.random.default_rng(0)
+    tokens = np.array([0, *range(1, NUM_NEWS + 1)]) ** 2
+    log = timelines([[(int(news), NO_POOL) for news in rng.integers(1, 13, 1)] for _ in range(600)], [])
+    shares = {}
+    for num_buckets in (1, 2, 4):
+        config = BatchConfig(mode="padded", num_buckets=num_buckets, token_budget=300, gamma=0)
+        batches = batches_of(log, tokens, config)
+        shares[num_buckets] = sum(b.num_tokens for b in batches) / sum(b.num_padded_tokens for b in batches)
+    assert shares[1] < shares[2] < shares[4] < 1
+
+
+def test_the_order_of_users_and_their_negatives_change_with_the_epoch():
+    log = timelines([[(1 + user % 12, NO_POOL), (1 + user % 5, NO_POOL)] for user in range(40)], [])
+    config = BatchConfig(token_budget=10_000)
+    tokens = np.full(NUM_NEWS + 1, 5)
+    first, second = batches_of(log, tokens, config)
+    assert first.users_B.tolist() != second.users_B.tolist()
+    by_user = [batch.negatives_BLN[np.argsort(batch.users_B)].tolist() for batch in (first, second)]
+    assert by_user[0] != by_user[1]
+
+
+def test_tokens_of_a_news_are_those_of_all_its_segments():
+    # Padding has no segment; news 1 has a title and a long body, news 2 a title, news 3 nothing.
+    tokens = ragged([[7] * 3, [7] * 9, [7] * 4])
+    zeros = np.zeros(16, np.uint8)
+    news = NewsTokens(tokens=tokens, frequencies=zeros, fields=zeros[:3], segments=np.array([0, 0, 2, 3, 3]))
+    assert news_lengths(news).tolist() == [0, 12, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"negatives": 0}, "negatives 0: expected at least 1"),
+        ({"token_budget": 0}, "token_budget 0"),
+        ({"prefetch": 0}, "prefetch 0"),
+        ({"max_clicks": 50, "max_clicks_per_batch": 49}, "at least max_clicks, 50"),
+        ({"gamma": -1}, "gamma -1"),
+        ({"beta": float("nan")}, "beta nan"),
+        ({"seed": -1}, "seed -1"),
+        ({"mode": "ragged"}, "mode ragged: expected packed or padded"),
+        ({"cache_draw": "never"}, "cache_draw never: expected step or news"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        BatchConfig(**wrong)

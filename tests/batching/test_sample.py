@@ -1,0 +1,123 @@
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_logs import NO_POOL, NUM_NEWS, few, logs, timelines
+
+from speedyfeed.batching.draws import Purpose, draw
+from speedyfeed.batching.sample import Sampler, choose, period_news
+from speedyfeed.data.store import Timelines
+from speedyfeed.errors import InputError
+
+
+def sampler(log: Timelines, *, max_clicks: int = 100, negatives: int = 1, seed: int = 0) -> Sampler:
+    return Sampler(log, num_news=NUM_NEWS, max_clicks=max_clicks, negatives=negatives, seed=seed)
+
+
+def test_each_click_gets_negatives_of_its_own_pool_whatever_the_lengths_beside_it():
+    pools = [[1], [2], [3], [4], [5], [6]]
+    users = [
+        [(7, 0), (8, 1), (9, 2)],
+        [(10, 3)],
+        [(11, 4), (12, 5)],
+    ]
+    instances = sampler(timelines(users, pools)).sample(np.array([0, 1, 2]), 0)
+    assert [rows.tolist() for rows in instances.candidates] == [
+        [[7, 1], [8, 2], [9, 3]],
+        [[10, 4]],
+        [[11, 5], [12, 6]],
+    ]
+    assert instances.has_pool.values.all()
+
+
+def test_the_latest_clicks_are_kept_oldest_first():
+    log = timelines([[(news, NO_POOL) for news in (5, 6, 7, 8, 9)], [(1, NO_POOL)]], [])
+    instances = sampler(log, max_clicks=3).sample(np.array([0, 1]), 0)
+    assert [rows[:, 0].tolist() for rows in instances.candidates] == [[7, 8, 9], [1]]
+
+
+@few
+@given(log=logs(), max_clicks=st.integers(1, 5), negatives=st.integers(1, 4), epoch=st.integers(0, 3))
+def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negatives, epoch):
+    draws = sampler(log, max_clicks=max_clicks, negatives=negatives)
+    users = draws.order(epoch)
+    instances = draws.sample(users, epoch)
+    period = set(period_news(log, NUM_NEWS).tolist())
+    assert period == {*log.clicks.values.tolist(), *log.pools.values.tolist()}
+    for user, candidates, has_pool in zip(users, instances.candidates, instances.has_pool, strict=True):
+        begin, end = log.clicks.offsets[user : user + 2]
+        begin = max(begin, end - max_clicks)
+        assert candidates[:, 0].tolist() == log.clicks.values[begin:end].tolist()
+        for (click, *drawn), from_pool, row in zip(
+            candidates.tolist(), has_pool, log.click_pools[begin:end], strict=True
+        ):
+            pool = set(log.pools[row].tolist()) if row >= 0 else set()
+            assert from_pool == bool(pool)
+            allowed = pool or period - {click}
+            assert set(drawn) <= allowed
+            assert len(drawn) == negatives
+            if len(allowed) >= negatives:
+                assert len(set(drawn)) == negatives
+
+
+@few
+@given(log=logs(), negatives=st.integers(1, 3), data=st.data())
+def test_a_user_gets_the_same_in_any_block_and_order(log, negatives, data):
+    draws = sampler(log, negatives=negatives, seed=data.draw(st.integers(0, 5)))
+    everyone = np.sort(draws.order(0))
+    together = draws.sample(everyone, 1)
+    rows = np.array(data.draw(st.permutations(range(len(everyone)))))
+    others = draws.sample(everyone[rows], 1)
+    for place, row in enumerate(rows):
+        assert others.candidates[place].tolist() == together.candidates[int(row)].tolist()
+    for row, user in enumerate(everyone):
+        assert draws.sample(np.array([user]), 1).candidates[0].tolist() == together.candidates[row].tolist()
+
+
+def test_an_epoch_has_every_user_with_a_click_once_in_an_order_of_its_own():
+    log = timelines([[(1 + user % 5, NO_POOL)] * (user % 3) for user in range(300)], [])
+    draws = sampler(log)
+    first, second = draws.order(0), draws.order(1)
+    assert sorted(first) == sorted(second) == [user for user in range(300) if user % 3]
+    assert len(first) == draws.num_users
+    assert first.tolist() != second.tolist()
+    assert first.tolist() == sampler(log).order(0).tolist()
+    assert first.tolist() != sampler(log, seed=1).order(0).tolist()
+
+
+def test_negatives_change_with_the_epoch_and_the_seed():
+    log = timelines([[(1 + place % NUM_NEWS, NO_POOL) for place in range(100)]], [])
+    user = np.array([0])
+    first = sampler(log).sample(user, 0).candidates.values
+    assert np.array_equal(first, sampler(log).sample(user, 0).candidates.values)
+    assert not np.array_equal(first, sampler(log).sample(user, 1).candidates.values)
+    assert not np.array_equal(first, sampler(log, seed=1).sample(user, 0).candidates.values)
+
+
+def test_every_set_of_indices_is_equally_likely():
+    num_draws = 20_000
+    bits = draw(0, Purpose.NEGATIVES, 0, np.arange(num_draws * 2).reshape(-1, 2))
+    counts = Counter(tuple(sorted(row)) for row in choose(bits, np.full(num_draws, 4)).tolist())
+    assert sorted(counts) == list(combinations(range(4), 2))
+    assert [count / num_draws for count in counts.values()] == pytest.approx([1 / 6] * 6, abs=0.01)
+
+
+def test_any_news_of_the_period_but_the_click_is_drawn_where_there_is_no_pool():
+    log = timelines([[(3, NO_POOL)] * 2_000, [(5, NO_POOL), (8, 0)]], [[9]])
+    drawn = sampler(log, max_clicks=2_000).sample(np.array([0]), 0).candidates.values[:, 1]
+    counts = Counter(drawn.tolist())
+    assert sorted(counts) == [5, 8, 9]
+    assert [count / 2_000 for count in counts.values()] == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+def test_a_log_with_one_news_is_refused():
+    with pytest.raises(InputError, match="clicks or shows 1 news"):
+        sampler(timelines([[(4, NO_POOL)]], []))
+
+
+def test_a_log_without_clicks_is_refused():
+    with pytest.raises(InputError, match="no click"):
+        sampler(timelines([[]], [[1, 2, 3]]))
