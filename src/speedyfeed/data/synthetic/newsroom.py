@@ -69,11 +69,11 @@ class SynthConfig:
     """Which newsroom to make."""
 
     users: int | None = None
-    """Number of readers (default: the shape's)."""
+    """Number of readers; if not given, the shape's."""
     news: int | None = None
-    """Number of news (default: the shape's)."""
+    """Number of news; if not given, the shape's."""
     days: int | None = None
-    """Length of the log in days (default: the shape's)."""
+    """Length of the log in days; if not given, the shape's."""
     seed: int = 0
     """The same seed gives the same files, byte for byte."""
     shape: Literal["small", "paper"] = "small"
