@@ -82,6 +82,8 @@ def test_old_rows_are_left_out_of_an_export() -> None:
         "stamps": [8],
         "rows": [[pytest.approx(0.4), 4.0]],
     }
+    assert cache.export(since=8)["ids"].tolist() == [4]
+    assert cache.export(since=9)["ids"].tolist() == []
     fresh = NewsCache(num_news=5, dim=2)
     fresh.load(exported)
     assert fresh.checksum(since=4) == cache.checksum(since=4)

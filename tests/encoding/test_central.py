@@ -4,10 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from transformers import BertConfig
 
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews, encode_merged, gather
+from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.plm import build_encoder
 from speedyfeed.training.losses import next_click_loss
 
 DIM = 6
@@ -55,7 +58,7 @@ def some_cache() -> NewsCache:
 
 
 def encode(
-    encoder: WordSum, history: list[list[int]], negatives: list[list[list[int]]], read: set[int]
+    encoder: WordSum | NewsEncoder, history: list[list[int]], negatives: list[list[list[int]]], read: set[int]
 ) -> MergedNews:
     distinct = {news for row in history for news in row} | {n for row in negatives for ns in row for n in ns}
     distinct -= {0}
@@ -188,6 +191,17 @@ def test_a_batch_whose_news_are_all_cached_still_trains_the_rest() -> None:
     assert gradient.any()
 
 
+@pytest.mark.parametrize("read", [{2, 4}, {1, 2, 3, 4}], ids=["some cached", "all cached"])
+def test_a_language_model_is_a_news_encoder(read: set[int]) -> None:
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    encoder = NewsEncoder(NewsEncoderConfig(dim=DIM), build_encoder(BertConfig(vocab_size=20, **shape))).eval()
+    merged = encode(encoder, [[1, 2]], [[[3], [4]]], read)
+    alone = encoder(some_news().select(torch.arange(5)))
+    for row in range(1, 5):
+        expected = some_cache().rows_VD[row] if row in read else alone[row]
+        torch.testing.assert_close(merged.news_MD[row], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_without_a_cache_everything_is_encoded() -> None:
     encoder = WordSum()
     history, negatives = torch.tensor([[1, 2]]), torch.tensor([[[3], [3]]])
@@ -204,9 +218,10 @@ def test_without_a_cache_everything_is_encoded() -> None:
     torch.testing.assert_close(merged.news_MD[1:], encoder(some_news().select(torch.tensor([1, 2, 3]))))
 
 
-def test_embeddings_are_float32_whatever_the_encoder_gives() -> None:
+@pytest.mark.parametrize("read", [set(), {2}])
+def test_embeddings_are_float32_whatever_the_encoder_gives(read: set[int]) -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        merged = encode(WordSum(), [[1, 2]], [[[3], [4]]], read={2})
+        merged = encode(WordSum(), [[1, 2]], [[[3], [4]]], read=read)
     assert merged.news_MD.dtype == torch.float32
 
 
