@@ -1,0 +1,1 @@
+"""One file per claim: each measures it and returns the figures."""
