@@ -57,17 +57,17 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
 
     parsed = parse_encoder(name)
     path = Path(parsed.source)
-    source = path.parent if path.suffix in CHECKPOINT_SUFFIXES else path
-    vocabularies = sorted(source.glob("*vocab.txt")) if parsed.is_unilm else []
+    source = str(path.parent) if parsed.is_unilm and path.is_file() else parsed.source
+    vocabularies = sorted(Path(source).glob("*vocab.txt")) if parsed.is_unilm else []
     tokenizer: object
     try:
         if vocabularies:  # as UniLM checkpoints were published, before tokenizer files had a standard
             lower = "-cased" not in path.name and "-cased" not in vocabularies[0].name
             tokenizer = BertTokenizer(str(vocabularies[0]), do_lower_case=lower)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(parsed.source)
+            tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise not_loadable("tokenizer", name, str(source)) from error
+        raise not_loadable("tokenizer", name, source) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
     return tokenizer

@@ -97,7 +97,7 @@ def prove(model: PreTrainedModel, name: str) -> None:
             position_ids=layout.position_T[None] + first_position(model),
             layout=layout,
         ).last_hidden_state[0]
-    except (TypeError, ValueError, AttributeError, AssertionError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
         raise _refusal(name, model.config, str(error).partition("\n")[0]) from error
     model.train(was_training)
     stock = torch.cat(alone)[layout.order_T]
