@@ -12,6 +12,7 @@ from speedyfeed.models.names import EncoderName, load_tokenizer, parse_encoder
 def test_prefixes_combine(tmp_path: Path) -> None:
     assert parse_encoder("org/model") == EncoderName(source="org/model")
     assert parse_encoder("last:half:org/model") == EncoderName(source="org/model", is_half=True, is_last=True)
+    assert parse_encoder("last:minilm") == EncoderName(source="minilm", is_last=True)
     assert parse_encoder(f"unilm:{tmp_path}") == EncoderName(source=str(tmp_path), is_unilm=True)
 
 

@@ -176,12 +176,12 @@ def test_minilm_puts_like_texts_together() -> None:
 def test_minilm_one_segment_is_the_stock_model() -> None:
     from transformers import AutoModel
 
-    from speedyfeed.models.names import parse_encoder
+    from speedyfeed.models.names import find_source, parse_encoder
 
     tokenizer = load_tokenizer("minilm")
     texts = ["Heavy storm floods the coast", "Cup final"]
     encoder = NewsEncoder(NewsEncoderConfig(dim=0))
-    stock = AutoModel.from_pretrained(parse_encoder("minilm").source).eval()
+    stock = AutoModel.from_pretrained(find_source(parse_encoder("minilm"))).eval()
     padded = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = stock(**padded).last_hidden_state

@@ -27,7 +27,7 @@ class EncoderName:
     """A parsed encoder name: where the weights are and what is done to them."""
 
     source: str
-    """Folder, checkpoint file or Hub id."""
+    """`minilm`, a folder, a checkpoint file or a Hub id."""
     is_unilm: bool = False
     is_half: bool = False
     is_last: bool = False
@@ -42,13 +42,16 @@ def parse_encoder(name: str) -> EncoderName:
         source = source.partition(":")[2]
     if not source:
         raise InputError(f"encoder {name!r} names no model: write it like 'half:minilm' or 'unilm:FOLDER'")
-    if source == "minilm":
-        source = str(_minilm_folder())
-    if prefixes["unilm"] and not Path(source).exists():
-        raise InputError(f"encoder {name!r}: no folder or checkpoint file at {source}")
     return EncoderName(
         source=source, is_unilm=prefixes["unilm"], is_half=prefixes["half"], is_last=prefixes["last"]
     )
+
+
+def find_source(encoder: EncoderName) -> str:
+    """Where the weights are: a folder, a checkpoint file or a Hub id."""
+    if encoder.is_unilm and not Path(encoder.source).exists():
+        raise InputError(f"encoder 'unilm:{encoder.source}': no folder or checkpoint file there")
+    return str(_minilm_folder()) if encoder.source == "minilm" else encoder.source
 
 
 def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
@@ -56,8 +59,10 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
     parsed = parse_encoder(name)
-    path = Path(parsed.source)
-    source = str(path.parent) if parsed.is_unilm and path.is_file() else parsed.source
+    source = find_source(parsed)
+    path = Path(source)
+    if parsed.is_unilm and path.is_file():
+        source = str(path.parent)
     vocabularies = sorted(Path(source).glob("*vocab.txt")) if parsed.is_unilm else []
     tokenizer: object
     try:

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.half import half_config, inherit
-from speedyfeed.models.names import not_loadable, parse_encoder
+from speedyfeed.models.names import find_source, not_loadable, parse_encoder
 from speedyfeed.models.unilm import load_unilm
 
 FAMILIES = (
@@ -45,10 +45,11 @@ def load_encoder(name: str, *, attention_dropout: float | None = None) -> PreTra
     Which layers train is not decided here: `last:` loads the whole encoder.
     """
     parsed = parse_encoder(name)
+    source = find_source(parsed)
     if parsed.is_unilm:
-        model: PreTrainedModel = load_unilm(parsed.source, attention_dropout=attention_dropout)
+        model: PreTrainedModel = load_unilm(source, attention_dropout=attention_dropout)
     else:
-        model = _load_stock(name, parsed.source, attention_dropout)
+        model = _load_stock(name, source, attention_dropout)
     return inherit(build_encoder(half_config(model.config)), model) if parsed.is_half else model
 
 
