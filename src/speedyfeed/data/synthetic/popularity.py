@@ -28,23 +28,26 @@ TAIL_A, TAIL_B = 2.918, 1.151
 # Within the top 1%, of which the paper says no more, popularity falls exponentially by exp(HEAD_FALL) in all,
 # which meets the curve where the head ends.
 HEAD, HEAD_FALL = 0.01, 2.14
-NORMAL = NormalDist()
+PPF = NormalDist().inv_cdf
 
 FIT_ROUNDS = 30
 
 
 def long_tail(num_news: int, sharpness: float) -> Floats:
     """Click shares of the news, most popular first; sharpness 1 gives the paper's."""
-    share = np.diff([_share_of_top(x) for x in np.linspace(0, 1, num_news + 1)]) ** sharpness
+    left = np.array([_share_left(x) for x in np.linspace(0, 1, num_news + 1)])
+    share = (left[:-1] - left[1:]) ** sharpness
     return np.asarray(share / share.sum())
 
 
-def _share_of_top(x: float) -> float:
-    """Share of all clicks that go to the top fraction x of the news."""
+def _share_left(x: float) -> float:
+    """Share of all clicks that the top fraction x of the news leave to the others; exact where it is tiny."""
     if x >= 1:
-        return 1.0
-    share = NORMAL.cdf(TAIL_A + TAIL_B * NORMAL.inv_cdf(max(x, HEAD)))
-    return share if x >= HEAD else share * (1 - math.exp(-HEAD_FALL * x / HEAD)) / (1 - math.exp(-HEAD_FALL))
+        return 0.0
+    left = math.erfc((TAIL_A + TAIL_B * PPF(max(x, HEAD))) / math.sqrt(2)) / 2
+    if x >= HEAD:
+        return left
+    return 1 - (1 - left) * (1 - math.exp(-HEAD_FALL * x / HEAD)) / (1 - math.exp(-HEAD_FALL))
 
 
 def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floats:
