@@ -182,6 +182,18 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
 
 @few
 @given(log=logs(), tokens=lengths, config=configs)
+def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config):
+    order = [sampler_of(log, config).order(epoch) for epoch in range(EPOCHS)]
+    trained: list[list[int]] = [[] for _ in range(EPOCHS)]
+    for batch in batches_of(log, tokens, config):
+        trained[batch.epoch] += batch.users_B.tolist()
+        waiting = order[batch.epoch][batch.after.waiting].tolist()
+        assert sorted(trained[batch.epoch] + waiting) == sorted(order[batch.epoch][: batch.after.cursor])
+        assert batch.after.num_users == len(trained[batch.epoch])
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs)
 def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, tokens, config):
     written: dict[int, int] = {}
     for step, batch in enumerate(batches_of(log, tokens, config)):
@@ -212,6 +224,7 @@ def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens
     whole = [contents(batch) for batch in batches_of(log, tokens, config)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_USERS", block)
+        patch.setattr(module, "FIRST_LOOK", block)
         assert [contents(batch) for batch in batches_of(log, tokens, config)] == whole
 
 

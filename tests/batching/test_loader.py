@@ -60,13 +60,14 @@ def test_the_state_of_a_loader_that_was_not_asked_for_a_batch_is_the_beginning()
     assert state.position.step == state.position.epoch == state.position.num_users == 0
 
 
-def test_a_state_does_not_change_while_the_loader_goes_on():
+def test_a_state_does_not_change_while_loaders_go_on():
     with Loader(LOG, TOKENS, CONFIG) as loader:
         next(loader)
         state = loader.state()
         before = {name: array.copy() for name, array in state.arrays().items()}
-        for _ in range(10):
-            next(loader)
+        rest = [contents(next(loader)) for _ in range(10)]
+        with Loader(LOG, TOKENS, CONFIG, state=state) as resumed:
+            assert [contents(next(resumed)) for _ in range(10)] == rest
         assert all(np.array_equal(before[name], array) for name, array in state.arrays().items())
         assert not np.array_equal(loader.state().stamps_V, state.stamps_V)
 

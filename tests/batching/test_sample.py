@@ -114,8 +114,8 @@ def test_any_news_of_the_period_but_the_click_is_drawn_where_there_is_no_pool():
 
 
 def test_a_log_with_one_news_is_refused():
-    with pytest.raises(InputError, match="clicks or shows 1 news"):
-        sampler(timelines([[(4, NO_POOL)]], []))
+    with pytest.raises(InputError, match="one news only"):
+        sampler(timelines([[(4, NO_POOL)]], [])).sample(np.array([0]), 0)
 
 
 def test_a_log_without_clicks_is_refused():

@@ -25,6 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array, Ragged
 
 BLOCK_USERS = 1024  # users sampled in one go; batches do not depend on it
+FIRST_LOOK = 32  # users of a bucket counted at first, then twice as many; likewise
 EDGE_USERS = 4096  # users looked at to place the edges of the buckets
 
 Ids = NDArray[np.int32]
@@ -54,6 +55,7 @@ class BatchConfig:
     cache_draw: Literal["step", "news"] = "step"
     """Decide once a step whether the cache may answer, or once for each news."""
     seed: int = 0
+    """The same seed and log give the same batches."""
     prefetch: int = 8
     """Batches made ahead of the trainer."""
 
@@ -199,11 +201,20 @@ class Batcher:
             lengths = queue.instances.candidates.lengths[rows]
             num_places = np.maximum.accumulate(lengths) * np.arange(1, len(rows) + 1)
             num_fit = int(np.searchsorted(num_places, self._config.max_clicks_per_batch, side="right"))
-            tokens = self._count_tokens(queue.instances.candidates.take(rows[:num_fit]))
-            last = int(np.searchsorted(tokens, self._config.token_budget))
+            last = self._find_budget(queue.instances.candidates, rows[:num_fit])
             if last < len(rows) and rows[last] < closes_at:
                 closed, closes_at = rows[: min(last + 1, num_fit)], int(rows[last])
         return closed
+
+    def _find_budget(self, candidates: Ragged, rows: Rows) -> int:
+        """Which of the instances reaches the token budget; their number if none does."""
+        num_seen = FIRST_LOOK
+        while True:
+            tokens = self._count_tokens(candidates.take(rows[:num_seen]))
+            last = int(np.searchsorted(tokens, self._config.token_budget))
+            if last < len(tokens) or len(tokens) == len(rows):
+                return last
+            num_seen *= 2
 
     def _count_tokens(self, candidates: Ragged) -> NDArray[np.int64]:
         """Tokens to be encoded at this step for the first instance, for the first two, and so on."""

@@ -10,6 +10,7 @@ users costs a few vectorised passes over its clicks; nothing else of the store i
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,20 +59,14 @@ class Sampler:
     """Draws the instances of an epoch."""
 
     def __init__(self, timelines: Timelines, *, num_news: int, max_clicks: int, negatives: int, seed: int) -> None:
-        """Reads all clicks and pools once, to know the news of the period."""
         self._timelines = timelines
+        self._num_news = num_news
         self._max_clicks = max_clicks
         self._negatives = negatives
         self._seed = seed
         self._users = np.flatnonzero(timelines.clicks.lengths)
-        self._period = period_news(timelines, num_news)
         if not len(self._users):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
-        if len(self._period) < 2:
-            raise InputError(
-                f"the train split clicks or shows {len(self._period)} news, expected at least 2 to tell a click "
-                "from what was passed over; prepare a larger log"
-            )
 
     @property
     def num_users(self) -> int:
@@ -117,18 +112,30 @@ class Sampler:
             epoch,
             places[:, None] * self._negatives + np.arange(self._negatives),
         )
-        # The period holds the click itself: choose among one less, and step over it.
-        chosen = choose(bits, np.where(has_pool, sizes, len(self._period) - 1))
-        negatives = np.empty(chosen.shape, np.int32)
-        negatives[has_pool] = pools.values[starts[has_pool, None] + chosen[has_pool]]
-        rank = np.searchsorted(self._period, clicked[~has_pool])[:, None]
-        elsewhere = chosen[~has_pool]
-        negatives[~has_pool] = self._period[elsewhere + (elsewhere >= rank)]
+        negatives = np.empty(bits.shape, np.int32)
+        chosen = choose(bits[has_pool], sizes[has_pool])
+        negatives[has_pool] = pools.values[starts[has_pool, None] + chosen]
+        if not has_pool.all():
+            # The period holds the click itself: choose among one less, and step over it.
+            chosen = choose(bits[~has_pool], np.full(np.count_nonzero(~has_pool), len(self._period) - 1))
+            rank = np.searchsorted(self._period, clicked[~has_pool])[:, None]
+            negatives[~has_pool] = self._period[chosen + (chosen >= rank)]
         return negatives, has_pool
+
+    @cached_property
+    def _period(self) -> NDArray[np.int32]:
+        """News to draw from where a click has no pool; found when the first such click comes."""
+        period = period_news(self._timelines, self._num_news)
+        if len(period) < 2:
+            raise InputError(
+                "the train split clicks or shows one news only, expected at least two, to tell a click from what "
+                "was passed over; prepare a larger log"
+            )
+        return period
 
 
 def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
-    """News that were clicked or skipped, sorted."""
+    """News that were clicked or skipped, sorted; reads all timelines and pools."""
     occurs = np.zeros(num_news + 1, np.bool)
     for values in (timelines.clicks.values, timelines.pools.values):
         for start in range(0, len(values), READ_VALUES):
