@@ -1,16 +1,22 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 from families import CONFIGS, build
-from test_news import make_news
+from test_news import make_news as make_nameless
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.frozen import FrozenStates
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.packed import PackedNews
 
 LAYERED = [family for family in CONFIGS if family != "albert"]
 NEWS = [[5, 3, 4], [], [4], [3, 5], [1], [9, 2]]
+
+
+def make_news() -> PackedNews:
+    return dataclasses.replace(make_nameless(NEWS), ids_M=torch.arange(len(NEWS)))
 
 
 def make_encoder(family: str, **settings: object) -> NewsEncoder:
@@ -31,7 +37,7 @@ def gradients(encoder: NewsEncoder, *, only: set[str] | None = None) -> dict[str
 @pytest.mark.parametrize("family", LAYERED)
 def test_the_shortcut_gives_the_same_embeddings_and_gradients(family: str) -> None:
     whole, split = make_encoder(family), make_encoder(family, train_layers=1)
-    store = make_news(NEWS)
+    store = make_news()
     upstream = torch.randn(4, 12)
     for rows in ([0, 1, 2, 3], [3, 0, 5, 4]):  # the second time some are kept and some are new
         news = store.select(torch.tensor(rows))
@@ -46,8 +52,8 @@ def test_the_shortcut_gives_the_same_embeddings_and_gradients(family: str) -> No
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_frozen_layers_run_once_per_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, store = make_encoder("bert", train_layers=1), make_news(NEWS)
+def test_frozen_layers_run_once_per_news() -> None:
+    encoder, store = make_encoder("bert", train_layers=1), make_news()
     calls: list[int] = []
     encoder.encoder.encoder.layer[0].register_forward_hook(
         lambda module, args, output: calls.append(args[0].size(1))
@@ -71,7 +77,7 @@ def test_only_the_last_layer_and_the_head_train() -> None:
 
 def test_a_full_budget_costs_time_not_correctness(tmp_path: Path) -> None:
     room = (12 + 4) * 16 * 4 / 1e9  # news 0 and 2, and nothing more
-    whole, store = make_encoder("bert"), make_news(NEWS)
+    whole, store = make_encoder("bert"), make_news()
     tight = make_encoder("bert", train_layers=1, frozen_gigabytes=room, frozen_file=tmp_path / "states")
     for _ in range(2):
         for rows in ([0, 2, 3], [5, 4, 0]):
@@ -82,10 +88,11 @@ def test_a_full_budget_costs_time_not_correctness(tmp_path: Path) -> None:
     assert (tmp_path / "states").stat().st_size == (12 + 4) * 16 * 4
 
 
-def test_news_without_ids_are_not_kept() -> None:
-    encoder, news = make_encoder("bert", train_layers=1), make_news(NEWS)
-    assert news.ids_M is None
+def test_news_without_ids_are_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    encoder, news = make_encoder("bert", train_layers=1), make_nameless(NEWS)
     encoder(news)
+    encoder.encode_all(news)
+    assert caplog.text.count("frozen layers run at every step") == 1
     assert encoder._frozen is not None
     assert len(encoder._frozen._states) == 0
 

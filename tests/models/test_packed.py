@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import torch
@@ -47,8 +48,9 @@ def test_select_takes_the_rows_and_nothing_else(news: list[list[list[int]]], dat
 
 
 def test_select_keeps_the_names_of_the_store() -> None:
-    store = pack([[], [[1, 2]], [[3]], [[4], [5]]])
-    batch = store.select(torch.tensor([3, 1]))
+    nameless = pack([[], [[1, 2]], [[3]], [[4], [5]]])
+    assert nameless.select(torch.tensor([3, 1])).ids_M is None
+    batch = dataclasses.replace(nameless, ids_M=torch.arange(4)).select(torch.tensor([3, 1]))
     assert batch.ids_M is not None
     assert batch.ids_M.tolist() == [3, 1]
     again = batch.select(torch.tensor([1])).ids_M

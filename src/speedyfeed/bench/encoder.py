@@ -10,7 +10,7 @@ Example: python -m speedyfeed.bench.encoder --json
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 import tyro
@@ -134,7 +134,7 @@ def measure_last(config: EncoderBenchConfig) -> dict[str, float]:
         segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
         news_starts=torch.arange(0, len(lengths_K) + 1, len(FIELDS)),
     )
-    kept = news.select(torch.arange(len(news)))
+    kept = replace(news, ids_M=torch.arange(len(news)))
     last = NewsEncoder(
         NewsEncoderConfig(encoder=config.encoder, segment_length=LONGEST, train_layers=1, frozen_gigabytes=0.5)
     )

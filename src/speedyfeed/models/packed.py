@@ -32,7 +32,7 @@ class PackedNews:
     """Where each news begins among the segments, and the end: news + 1 entries."""
     categories_M: Tensor | None = None
     ids_M: Tensor | None = None
-    """What the news are called in their store, for encoders that keep something per news."""
+    """What the news are called in their store, for encoders that keep something per news; None keeps nothing."""
 
     def __len__(self) -> int:
         return self.news_starts.numel() - 1
@@ -62,7 +62,7 @@ class PackedNews:
             segment_starts=_starts(lengths_K),
             news_starts=_starts(segments_M),
             categories_M=None if self.categories_M is None else self.categories_M[rows],
-            ids_M=rows if self.ids_M is None else self.ids_M[rows],
+            ids_M=None if self.ids_M is None else self.ids_M[rows],
         )
 
 
