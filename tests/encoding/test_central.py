@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import BertConfig
 
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import MergedNews, encode_merged, gather
+from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged, gather
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import build_encoder
@@ -139,7 +139,8 @@ def test_encoding_once_is_encoding_in_place(data: st.DataObject) -> None:
         wanted = list(torch.autograd.grad(twin, parameters))
 
     merged = encode(encoder, history, negatives, read)
-    loss = loss_of(merged.news_MD[merged.history_BL], merged.news_MD[merged.negatives_BLN], merged.history_BL > 0)
+    clicks, passed = (dispatch(merged.news_MD, places) for places in (merged.history_BL, merged.negatives_BLN))
+    loss = loss_of(clicks, passed, merged.history_BL > 0)
     gradients = torch.autograd.grad(loss, parameters)
     torch.testing.assert_close(loss, twin, rtol=1e-5, atol=1e-5)
     for gradient, expected in zip(gradients, wanted, strict=True):

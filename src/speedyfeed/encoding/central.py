@@ -1,6 +1,6 @@
 """Centralized encoding: the distinct news of a batch, each encoded once or read from the cache.
 
-    ids of a batch --gather--> merged_M --encode, read--> news_MD --dispatch--> news_MD[history_BL]
+    ids of a batch --gather--> merged_M --encode, read--> news_MD --dispatch--> clicks_BLD
 
 Padding is position 0, a vector of zeros that costs nothing. Tokens are fetched only for the news to be encoded.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.encoding.cache import NewsCache
@@ -36,7 +36,7 @@ class MergedNews:
     ids_M: Tensor
     """Sorted news ids, in host memory; the first is padding."""
     news_MD: Tensor
-    """Float32 on the encoder's device; row 0 is zero. Dispatch is indexing: `news_MD[history_BL]`."""
+    """Float32 on the encoder's device; row 0 is zero."""
     history_BL: Tensor
     negatives_BLN: Tensor
     encoded_E: Tensor
@@ -54,6 +54,14 @@ def gather(*groups: Tensor) -> tuple[Tensor, list[Tensor]]:
     merged_M, position = torch.unique(ids, return_inverse=True)
     parts = position[1:].split([group.numel() for group in groups])
     return merged_M, [part.view_as(group) for part, group in zip(parts, groups, strict=True)]
+
+
+def dispatch(news_MD: Tensor, positions: Tensor) -> Tensor:
+    """`news_MD[positions]`: embeddings for every place of the batch; gradients add up per news.
+
+    On CPU the gradient of an embedding lookup takes a third of the time of an indexing's.
+    """
+    return nn.functional.embedding(positions, news_MD)
 
 
 def encode_merged(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from speedyfeed.encoding.central import dispatch
 from speedyfeed.errors import InputError
 
 MAX_LOGITS = 2**22
@@ -67,7 +68,7 @@ class ClickLoss(nn.Module):
         loss = users_BLD.new_zeros(())
         if config.in_batch < 1:
             weights_BL = torch.where(has_pool_BL, 1.0, config.no_pool_weight)
-            clicks_BLD, negatives_BLND = news_MD[history_BL], news_MD[negatives_BLN]
+            clicks_BLD, negatives_BLND = dispatch(news_MD, history_BL), dispatch(news_MD, negatives_BLN)
             next_click = next_click_loss(users_BLD, clicks_BLD, negatives_BLND, history_BL > 0, weights_BL)
             loss = loss + (1 - config.in_batch) * next_click
         if config.in_batch > 0:
