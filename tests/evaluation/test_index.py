@@ -1,0 +1,133 @@
+"""Every index passes the same suite; the graph is near exact search."""
+
+import numpy as np
+import pytest
+
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation import index as index_module
+from speedyfeed.evaluation.index import ExactIndex, HnswConfig, HnswIndex, Neighbours, open_index, overlap
+
+WIDTH = 16
+
+
+@pytest.fixture(params=[ExactIndex, HnswIndex])
+def kind(request):
+    return request.param
+
+
+def vectors(num: int, seed: int = 0) -> np.ndarray:
+    """Of unequal length, as embeddings are."""
+    draws = np.random.default_rng(seed)
+    lengths = np.exp(draws.normal(0, 0.2, (num, 1)))
+    return (lengths * draws.standard_normal((num, WIDTH))).astype(np.float32)
+
+
+def by_hand(ids: np.ndarray, embeddings: np.ndarray, query: np.ndarray, k: int) -> list[int]:
+    scores = embeddings.astype(np.float64) @ query.astype(np.float64)
+    return [int(ids[place]) for place in np.argsort(-scores)[:k]]
+
+
+def assert_same(a: Neighbours, b: Neighbours) -> None:
+    np.testing.assert_array_equal(a.ids, b.ids)
+    np.testing.assert_allclose(a.scores, b.scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_queries", [1, 7])
+def test_the_best_come_first_with_their_inner_products(kind, num_queries):
+    ids, embeddings, queries = np.arange(300) * 3 + 1, vectors(300), vectors(num_queries, seed=1)
+    found = kind.build(ids, embeddings).search(queries, 10)
+    assert found.ids.shape == found.scores.shape == (num_queries, 10)
+    for row, query in enumerate(queries):
+        assert found.ids[row].tolist() == by_hand(ids, embeddings, query, 10)
+        expected = embeddings[(found.ids[row] - 1) // 3] @ query
+        assert found.scores[row] == pytest.approx(expected, rel=1e-5)
+
+
+def test_asking_for_more_than_there_is_gives_all(kind):
+    index = kind.build(np.array([5, 9]), vectors(2))
+    for queries in (vectors(1, seed=1), vectors(3, seed=1)):
+        found = index.search(queries, 200)
+        assert found.ids.shape == (len(queries), 2)
+        assert {tuple(sorted(row)) for row in found.ids.tolist()} == {(5, 9)}
+
+
+def test_an_empty_index_finds_nothing(kind):
+    index = kind.build(np.zeros(0, np.int64), vectors(0))
+    assert len(index) == 0
+    assert index.search(vectors(3), 10).ids.shape == (3, 0)
+
+
+def test_no_query_no_answer(kind):
+    assert kind.build(np.array([5, 9]), vectors(2)).search(vectors(0), 1).ids.shape == (0, 1)
+
+
+def test_added_news_are_found_as_if_they_had_been_there(kind):
+    ids, embeddings, queries = np.arange(1, 201), vectors(200), vectors(5, seed=1)
+    index = kind.build(ids[:120], embeddings[:120])
+    index.add(ids[120:], embeddings[120:])
+    assert len(index) == 200
+    assert_same(index.search(queries, 10), kind.build(ids, embeddings).search(queries, 10))
+
+
+def test_a_saved_index_opens_as_it_was_and_can_grow(kind, tmp_path):
+    ids, embeddings, queries = np.arange(1, 201), vectors(200), vectors(5, seed=1)
+    index = kind.build(ids[:150], embeddings[:150])
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    assert isinstance(opened, kind)
+    assert_same(opened.search(queries, 10), index.search(queries, 10))
+    opened.add(ids[150:], embeddings[150:])
+    assert_same(opened.search(queries, 10), kind.build(ids, embeddings).search(queries, 10))
+
+
+def test_settings_of_a_graph_are_saved_with_it(tmp_path):
+    index = HnswIndex.build(np.arange(1, 51), vectors(50), HnswConfig(expansion_add=70, expansion_search=90))
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    assert (opened._graph.expansion_add, opened._graph.expansion_search) == (70, 90)
+    assert opened._graph.connectivity == index._graph.connectivity == 48
+
+
+def test_a_folder_that_holds_no_index_is_refused(kind, tmp_path):
+    with pytest.raises(InputError, match="not an index"):
+        open_index(tmp_path)
+    kind.build(np.arange(1, 51), vectors(50)).save(tmp_path / "index")
+    for file in (tmp_path / "index").iterdir():
+        if file.suffix != ".json":
+            file.write_bytes(b"")
+    with pytest.raises(InputError, match="not an index"):
+        open_index(tmp_path / "index")
+
+
+def test_exact_search_in_blocks_equals_one_block(monkeypatch):
+    ids, embeddings, queries = np.arange(1, 301), vectors(300), vectors(23, seed=1)
+    whole = ExactIndex.build(ids, embeddings).search(queries, 40)
+    monkeypatch.setattr(index_module, "_QUERIES", 5)
+    monkeypatch.setattr(index_module, "_NEWS", 17)  # less than k
+    assert_same(ExactIndex.build(ids, embeddings).search(queries, 40), whole)
+
+
+def test_the_graph_is_near_exact_search_on_clustered_news():
+    """Stories within topics, lengths spread as a language model's are; readers between a few stories."""
+    draws = np.random.default_rng(3)
+    spectrum = (1 + np.arange(256)) ** -0.5
+    topics = draws.standard_normal((40, 256))
+    stories = topics[draws.integers(0, 40, 150)] + 0.8 * draws.standard_normal((150, 256))
+    news = (stories[draws.integers(0, 150, 4000)] + 0.5 * draws.standard_normal((4000, 256))) * spectrum
+    news *= np.exp(draws.normal(0, 0.15, (4000, 1))) / np.linalg.norm(news, axis=1, keepdims=True)
+    news = news.astype(np.float32)
+    readers = np.stack([news[draws.integers(0, 4000, 3)].mean(0) for _ in range(100)])
+    ids = np.arange(1, 4001)
+    exact = ExactIndex.build(ids, news).search(readers, 200)
+    assert overlap(HnswIndex.build(ids, news).search(readers, 200), exact) >= 0.98
+
+
+def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():
+    def neighbours(ids):
+        return Neighbours(ids=np.array(ids), scores=np.zeros(np.shape(ids), np.float32))
+
+    exact = neighbours([[1, 2], [3, 4]])
+    assert overlap(exact, exact) == 1.0
+    assert overlap(neighbours([[2, 1], [4, 9]]), exact) == 0.75
+    assert overlap(neighbours([[3, 4], [1, 2]]), exact) == 0.0  # right news for the wrong query
+    assert overlap(neighbours([[0, 0], [0, 3]]), exact) == 0.25
