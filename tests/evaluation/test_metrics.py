@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -52,6 +52,7 @@ def orders(impression: Impression) -> list[list[int]]:
 
 
 @given(log=logs)
+@settings(deadline=None)
 def test_metrics_equal_the_official_formulas_averaged_over_the_orders_of_ties(log):
     scores, labels = table(log)
     found = measure_ranking(scores, labels)
@@ -69,6 +70,7 @@ def test_metrics_equal_the_official_formulas_averaged_over_the_orders_of_ties(lo
 
 
 @given(seed=st.integers(0, 1000), num_levels=st.none() | st.integers(2, 400))
+@settings(deadline=None)
 def test_metrics_of_long_impressions_equal_scikit_learn_and_the_official_formulas(seed, num_levels):
     rng = np.random.default_rng(seed)
     log = []
@@ -124,6 +126,7 @@ def test_candidates_that_cannot_be_scored_are_last():
 
 
 @given(log=st.lists(labelled, max_size=6))
+@settings(deadline=None)
 def test_ranks_are_a_permutation_with_ties_in_the_order_listed(log):
     scores, _ = table(log)
     ranks, order = ranks_of(scores), best_first(scores)

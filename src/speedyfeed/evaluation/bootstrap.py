@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1000
-_BINS = 4096  # a bin is as wide as 1/4096 of the range of the values: its spread does not show in an interval
+_BINS = 2048  # a bin spans 1/2048 of the range of the values: the spread inside it does not show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

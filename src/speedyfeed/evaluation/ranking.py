@@ -1,0 +1,195 @@
+"""From embeddings to a score for every candidate, and to what each reader would be shown out of all news.
+
+Knows no model: news embeddings come as one array, user embeddings from a function of histories. Impressions are
+visited reader by reader, so each reader is encoded once per pool, whatever the order of the log:
+
+    readers [4, 0, 4]  ->  users of readers [0, 4]  ->  scores of impressions 1, 0, 2, put back in their places
+
+Memory holds a few numbers per candidate and one chunk of readers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed import progress
+from speedyfeed.data.store import PAD_NEWS, Impressions
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation.index import Embeddings, ExactIndex, Ids, Index, Neighbours, overlap
+from speedyfeed.ragged import Ragged, offsets_of
+
+EncodeUsers = Callable[[Ragged], Embeddings]
+"""Histories (news by reader, oldest first, may be empty) to user embeddings, one row each."""
+BuildIndex = Callable[[Ids, Embeddings], Index]
+
+LATEST_CLICKS = 100
+RETRIEVED = 200
+
+_READERS = 4096  # readers encoded and searched for at a time
+_CANDIDATES = 1 << 16  # candidates scored at a time
+_CHECKED_READERS = 500  # readers per pool for whom the index is compared with exact search
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retrieved:
+    """Where the clicked news stand among all news of a pool, and how far the index can be trusted."""
+
+    found: NDArray[np.int32]
+    """Beside each candidate, if clicked: its rank among the first `RETRIEVED` for its reader, 0 if not there."""
+    index_recall: float
+    """Share of exact search's `RETRIEVED` that the index finds."""
+    num_pools: int
+    news_per_pool: float
+
+
+def score_candidates(
+    impressions: Impressions,
+    news_VD: Embeddings,
+    encode_users: EncodeUsers,
+    *,
+    latest_clicks: int = LATEST_CLICKS,
+    report: progress.Report = progress.silent,
+) -> Ragged:
+    """Inner product of reader and candidate for every candidate; -inf for a candidate without text."""
+    scorer = _Scorer(impressions, news_VD)
+    for chunk in _visit(impressions, np.arange(len(impressions.readers)), encode_users, latest_clicks, report):
+        scorer.score(chunk)
+    return scorer.result()
+
+
+def score_and_retrieve(
+    impressions: Impressions,
+    news_VD: Embeddings,
+    encode_users: EncodeUsers,
+    build_index: BuildIndex,
+    pools: NDArray[np.integer],
+    *,
+    latest_clicks: int = LATEST_CLICKS,
+    report: progress.Report = progress.silent,
+) -> tuple[Ragged, Retrieved]:
+    """The same scores, and each reader's clicks looked for among all candidates of the impression's pool.
+
+    `pools` numbers the pool of each impression: all 0 for one pool of the split, or the day.
+    """
+    scorer = _Scorer(impressions, news_VD)
+    found = np.zeros(len(impressions.labels), np.int32)
+    sizes: list[int] = []
+    checks: list[tuple[float, int]] = []
+    for rows in _rows_by_pool(pools):
+        news = np.unique(impressions.candidates.take(rows).values)
+        news = news[news != PAD_NEWS]
+        index, exact = build_index(news, news_VD[news]), ExactIndex.build(news, news_VD[news])
+        sizes.append(len(news))
+        for number, chunk in enumerate(_visit(impressions, rows, encode_users, latest_clicks, report)):
+            scorer.score(chunk)
+            neighbours = index.search(chunk.users_BD, RETRIEVED)
+            _find_clicks(impressions, chunk, neighbours, found)
+            if number == 0:
+                some = Neighbours(
+                    ids=neighbours.ids[:_CHECKED_READERS], scores=neighbours.scores[:_CHECKED_READERS]
+                )
+                truth = exact.search(chunk.users_BD[:_CHECKED_READERS], RETRIEVED)
+                checks.append((overlap(some, truth), len(some.ids)))
+    recalls, weights = np.array(checks).reshape(-1, 2).T
+    retrieved = Retrieved(
+        found=found,
+        index_recall=float(np.average(recalls, weights=weights)) if checks else np.nan,
+        num_pools=len(sizes),
+        news_per_pool=float(np.mean(sizes)) if sizes else 0.0,
+    )
+    return scorer.result(), retrieved
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chunk:
+    """Some readers and the candidates of all their impressions."""
+
+    users_BD: Embeddings
+    places: NDArray[np.int64]
+    """Where the candidates stand in the flat arrays of the split."""
+    user_of: NDArray[np.int64]
+    """Beside each of them, the row of `users_BD`."""
+
+
+class _Scorer:
+    def __init__(self, impressions: Impressions, news_VD: Embeddings) -> None:
+        self._candidates = impressions.candidates
+        self._news_VD = news_VD
+        self._scores = np.full(len(impressions.candidates.values), -np.inf, np.float32)
+
+    def score(self, chunk: _Chunk) -> None:
+        for start in range(0, len(chunk.places), _CANDIDATES):
+            places = chunk.places[start : start + _CANDIDATES]
+            news = self._candidates.values[places]
+            users = chunk.users_BD[chunk.user_of[start : start + _CANDIDATES]]
+            scores = np.einsum("cd,cd->c", users, self._news_VD[news])
+            self._scores[places] = np.where(news == PAD_NEWS, -np.inf, scores)
+
+    def result(self) -> Ragged:
+        if np.isnan(self._scores).any():
+            raise InputError(
+                "scores are not numbers (NaN): the model has diverged; train with a lower learning rate"
+            )
+        return Ragged(values=self._scores, offsets=self._candidates.offsets)
+
+
+def _visit(
+    impressions: Impressions,
+    rows: NDArray[np.int64],
+    encode_users: EncodeUsers,
+    latest_clicks: int,
+    report: progress.Report,
+) -> Iterator[_Chunk]:
+    """Those impressions, a chunk of readers at a time."""
+    readers, reader_of = np.unique(impressions.readers[rows], return_inverse=True)
+    rows, reader_of = rows[order := np.argsort(reader_of, kind="stable")], reader_of[order]
+    for start in range(0, len(readers), _READERS):
+        report("rank", start, len(readers))
+        first, end = np.searchsorted(reader_of, [start, start + _READERS])
+        histories = impressions.histories.take(readers[start : start + _READERS])
+        starts = impressions.candidates.offsets[rows[first:end]]
+        lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
+        yield _Chunk(
+            users_BD=encode_users(latest(histories, latest_clicks)),
+            places=_ranges(starts, lengths),
+            user_of=np.repeat(reader_of[first:end] - start, lengths),
+        )
+    report("rank", len(readers), len(readers))
+
+
+def _find_clicks(
+    impressions: Impressions, chunk: _Chunk, neighbours: Neighbours, found: NDArray[np.int32]
+) -> None:
+    """Write the rank of each clicked candidate of the chunk among its reader's neighbours."""
+    clicked = np.flatnonzero(impressions.labels[chunk.places] == 1)
+    for start in range(0, len(clicked), _CANDIDATES):
+        some = clicked[start : start + _CANDIDATES]
+        places = chunk.places[some]
+        news = impressions.candidates.values[places]
+        is_here = neighbours.ids[chunk.user_of[some]] == np.where(news == PAD_NEWS, -1, news)[:, None]
+        rank = 1 + is_here.argmax(axis=1) if is_here.shape[1] else np.zeros(len(some), np.int64)
+        found[places] = np.where(is_here.any(axis=1), rank, 0)
+
+
+def latest(histories: Ragged, num_clicks: int) -> Ragged:
+    """The last clicks of each row.
+
+    [[7, 9, 4], [], [5]] with 2 -> [[9, 4], [], [5]]
+    """
+    lengths = np.minimum(histories.lengths, num_clicks)
+    places = _ranges(histories.offsets[1:] - lengths, lengths)
+    return Ragged(values=histories.values[places], offsets=offsets_of(lengths))
+
+
+def _rows_by_pool(pools: NDArray[np.integer]) -> list[NDArray[np.int64]]:
+    order = np.argsort(pools, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(pools[order])) + 1)
+    return [rows for rows in parts if len(rows)]
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[5, 0], [2, 3] -> [5, 6, 0, 1, 2]"""
+    offsets = offsets_of(lengths)
+    return np.asarray(np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths))

@@ -1,0 +1,129 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation import ranking
+from speedyfeed.evaluation.index import ExactIndex, Neighbours
+from speedyfeed.evaluation.ranking import RETRIEVED, latest, score_and_retrieve, score_candidates
+from speedyfeed.ragged import Ragged
+
+
+class MeanOfClicks:
+    """User embeddings without a model; remembers the histories it was given."""
+
+    def __init__(self, news_VD: np.ndarray) -> None:
+        self.news_VD = news_VD
+        self.histories: list[list[int]] = []
+
+    def __call__(self, histories: Ragged) -> np.ndarray:
+        self.histories += [row.tolist() for row in histories]
+        means = [self.news_VD[row].mean(0) if len(row) else self.news_VD[1] for row in histories]
+        return np.stack(means).astype(np.float32)
+
+
+@pytest.fixture(params=["one chunk", "many chunks"])
+def chunks(request, monkeypatch):
+    if request.param == "many chunks":
+        monkeypatch.setattr(ranking, "_READERS", 3)
+        monkeypatch.setattr(ranking, "_CANDIDATES", 4)
+
+
+def one_pool(impressions):
+    return np.zeros(len(impressions.readers), np.int64)
+
+
+@pytest.mark.usefixtures("chunks")
+def test_scores_equal_one_inner_product_at_a_time(impressions, news_VD):
+    encode = MeanOfClicks(news_VD)
+    scores = score_candidates(impressions, news_VD, encode)
+    for row, candidates in enumerate(impressions.candidates):
+        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.readers[[row]]))[0]
+        for place, news in enumerate(candidates):
+            expected = user @ news_VD[news] if news else -np.inf
+            assert scores[row][place] == pytest.approx(expected, abs=1e-5)
+    assert (scores.values == -np.inf).sum() == (impressions.candidates.values == 0).sum() > 0
+
+
+@pytest.mark.usefixtures("chunks")
+def test_each_reader_is_encoded_once_and_retrieval_gives_the_same_scores(impressions, news_VD):
+    first, second = MeanOfClicks(news_VD), MeanOfClicks(news_VD)
+    scores = score_candidates(impressions, news_VD, first)
+    again, _ = score_and_retrieve(impressions, news_VD, second, ExactIndex.build, one_pool(impressions))
+    expected = [impressions.histories[reader].tolist() for reader in np.unique(impressions.readers)]
+    assert first.histories == second.histories == expected
+    assert again.values.tolist() == scores.values.tolist()
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("num_pools", [1, 3])
+def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impressions, news_VD, monkeypatch):
+    monkeypatch.setattr(ranking, "RETRIEVED", 20)
+    pools = np.arange(len(impressions.readers)) % num_pools
+    _, retrieved = score_and_retrieve(impressions, news_VD, MeanOfClicks(news_VD), ExactIndex.build, pools)
+    found = Ragged(values=retrieved.found, offsets=impressions.candidates.offsets)
+    labels = Ragged(values=impressions.labels, offsets=impressions.candidates.offsets)
+    ranks = []
+    for row, candidates in enumerate(impressions.candidates):
+        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.readers[[row]]))[0]
+        pool = {
+            news
+            for other, shown in enumerate(impressions.candidates)
+            for news in shown.tolist()
+            if news and pools[other] == pools[row]
+        }
+        best = sorted(pool, key=lambda news, user=user: -(user @ news_VD[news]))[:20]
+        for place, news in enumerate(candidates.tolist()):
+            is_found = labels[row][place] == 1 and news in best
+            expected = best.index(news) + 1 if is_found else 0
+            assert found[row][place] == expected
+            ranks.append(expected)
+    assert 0 in ranks
+    assert max(ranks) > 5
+    assert retrieved.num_pools == num_pools
+    assert retrieved.index_recall == 1.0
+
+
+def test_an_index_that_finds_half_says_so(impressions, news_VD):
+    class HalfIndex(ExactIndex):
+        def search(self, queries, k):
+            whole = super().search(queries, k)
+            return Neighbours(ids=whole.ids[:, ::2], scores=whole.scores[:, ::2])
+
+    build = HalfIndex.build
+    _, retrieved = score_and_retrieve(impressions, news_VD, MeanOfClicks(news_VD), build, one_pool(impressions))
+    assert retrieved.news_per_pool < RETRIEVED
+    assert retrieved.index_recall == pytest.approx(0.5, abs=0.01)
+
+
+def test_users_are_encoded_from_their_latest_clicks_not_the_oldest(impressions, news_VD):
+    encode = MeanOfClicks(news_VD)
+    score_candidates(impressions, news_VD, encode, latest_clicks=4)
+    histories = [impressions.histories[reader].tolist() for reader in np.unique(impressions.readers)]
+    assert encode.histories == [history[-4:] for history in histories]
+    assert any(len(history) > 4 for history in histories)
+
+
+def test_latest_keeps_the_end_of_each_row():
+    histories = Ragged(values=np.array([7, 9, 4, 5]), offsets=np.array([0, 3, 3, 4]))
+    assert [row.tolist() for row in latest(histories, 2)] == [[9, 4], [], [5]]
+
+
+def test_a_model_that_has_diverged_is_named(impressions, news_VD):
+    with pytest.raises(InputError, match="diverged"):
+        score_candidates(impressions, np.where(news_VD, np.nan, news_VD), MeanOfClicks(news_VD))
+
+
+def test_impressions_without_any_text_are_scored_and_nothing_is_found(impressions, news_VD):
+    empty = dataclasses.replace(
+        impressions,
+        candidates=Ragged(
+            values=np.zeros_like(impressions.candidates.values), offsets=impressions.candidates.offsets
+        ),
+    )
+    scores, retrieved = score_and_retrieve(
+        empty, news_VD, MeanOfClicks(news_VD), ExactIndex.build, one_pool(impressions)
+    )
+    assert (scores.values == -np.inf).all()
+    assert not retrieved.found.any()
