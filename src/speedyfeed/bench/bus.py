@@ -30,6 +30,8 @@ class BusBenchConfig:
     encoder: str = "minilm"
     tokens: int = 3840
     """Tokens of a batch."""
+    attention_dropout: float | None = 0.0
+    """None keeps the encoder's own, as in the paper; torch then stores every score."""
     rounds: int = 3
 
 
@@ -65,7 +67,7 @@ def measure(config: BusBenchConfig) -> BusFigures:
 
 def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: int) -> BusRow:
     """One forward and backward: its peak memory first, then its time."""
-    model = load_encoder(config.encoder, attention_dropout=0.0)
+    model = load_encoder(config.encoder, attention_dropout=config.attention_dropout)
     model.train()
     num_news = times * config.tokens // text_length
     cuts = torch.arange(segments + 1) * text_length // segments
