@@ -1,10 +1,12 @@
-"""Search all news by inner product with a user embedding: exactly, or along an HNSW graph (USearch).
+"""Search all news by inner product with a user embedding: exactly, or along HNSW graphs (USearch).
 
 HNSW supposes that near is mutual, and inner product is not like that: a short vector is nobody's best match, so
-few edges lead to it. The textbook remedy, one more dimension that makes all vectors equally long, is far worse
-here; a denser graph is what helps. `docs/evaluation.md` has the measurements.
+hardly an edge leads to it. So the graphs are built by angle, which is mutual, and searched by inner product; and
+each range of lengths has a graph of its own, within which the two nearly agree. `docs/evaluation.md` has the
+measurements, also of the textbook remedy (one more dimension, all vectors equally long), which does far worse.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from usearch.compiled import MetricKind
 from usearch.index import BatchMatches
 from usearch.index import Index as Graph
 
@@ -109,79 +112,95 @@ class ExactIndex:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HnswConfig:
-    """The graph of an approximate index."""
+    """The graphs of an approximate index."""
 
-    connectivity: int = 48
+    length_ranges: int = 8
+    """Graphs; each takes its share of the news, by the length of their embeddings."""
+    connectivity: int = 16
     """Edges of each news (M in the HNSW paper)."""
     expansion_add: int = 128
     """News weighed when one is added (efConstruction)."""
-    expansion_search: int = 512
-    """News weighed by a search (ef); k if that is more."""
+    expansion_search: int = 256
+    """News weighed by a search in each graph (ef); k if that is more."""
 
 
 class HnswIndex:
-    """Follows the edges of a graph towards high scores; time grows with the logarithm of the news.
+    """Follows edges towards high scores; time grows with the logarithm of the news.
 
     News are added by all cores at once, so two builds may differ in a few edges.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, width: int, bounds: NDArray[np.float64], config: HnswConfig) -> None:
+        """No news yet; those longer than `bounds[i]` and no longer than `bounds[i + 1]` will share a graph."""
+        self._width = width
+        self._bounds = bounds
+        self._config = config
+        self._graphs = [
+            Graph(
+                ndim=width,
+                metric="ip",  # distance is 1 - inner product
+                dtype="f32",
+                connectivity=config.connectivity,
+                expansion_add=config.expansion_add,
+                expansion_search=config.expansion_search,
+            )
+            for _ in range(len(bounds) + 1)
+        ]
 
     @classmethod
     def build(cls, ids: Ids, embeddings: Embeddings, config: HnswConfig | None = None) -> Self:
-        """An index of these news."""
+        """An index of these news, in ranges that hold equally many of them."""
         config = config or HnswConfig()
-        graph = Graph(
-            ndim=embeddings.shape[1],
-            metric="ip",  # distance is 1 - inner product, of embeddings as they are
-            dtype="f32",
-            connectivity=config.connectivity,
-            expansion_add=config.expansion_add,
-            expansion_search=config.expansion_search,
-        )
-        index = cls(graph)
+        shares = np.arange(1, config.length_ranges) / config.length_ranges
+        bounds = np.quantile(_lengths(embeddings), shares) if len(ids) else np.zeros(0)
+        index = cls(embeddings.shape[1], bounds, config)
         index.add(ids, embeddings)
         return index
 
     @classmethod
     def open(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Load what `save` wrote."""
-        graph = Graph.restore(
-            folder / "news.usearch",
-            expansion_add=facts["expansion_add"],
-            expansion_search=facts["expansion_search"],
-        )
-        if graph is None:
-            raise ValueError("no graph")
-        return cls(graph)
+        index = cls(facts["width"], np.array(facts["bounds"]), HnswConfig(**facts["config"]))
+        for number, graph in enumerate(index._graphs):
+            graph.load(folder / f"{number}.usearch")
+        return index
 
     def __len__(self) -> int:
-        return len(self._graph)
+        return sum(len(graph) for graph in self._graphs)
 
     def add(self, ids: Ids, embeddings: Embeddings) -> None:
-        if len(ids):
-            self._graph.add(ids.astype(np.uint64), np.ascontiguousarray(embeddings, np.float32))
+        range_of = np.searchsorted(self._bounds, _lengths(embeddings))
+        for number, graph in enumerate(self._graphs):
+            rows = np.flatnonzero(range_of == number)
+            if len(rows):
+                graph.metric = MetricKind.Cos
+                graph.add(ids[rows].astype(np.uint64), np.ascontiguousarray(embeddings[rows], np.float32))
+                graph.metric = MetricKind.IP
 
     def search(self, queries: Embeddings, k: int) -> Neighbours:
         k = min(k, len(self))
-        ids = np.full((len(queries), k), PAD_NEWS, np.int64)
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        if ids.size:
-            matches = self._graph.search(queries, k)
-            # One query gives a plain list of what was found, several a padded table and their counts.
-            counts = matches.counts if isinstance(matches, BatchMatches) else np.array([len(matches)])
-            found = np.arange(k) < counts[:, None]
-            table = found if isinstance(matches, BatchMatches) else np.s_[:]
-            ids[found] = matches.keys[table]
-            scores[found] = 1 - matches.distances[table]
-        return Neighbours(ids=ids, scores=scores)
+        ids = np.full((len(queries), len(self._graphs) * k), PAD_NEWS, np.int64)
+        scores = np.full(ids.shape, -np.inf, np.float32)
+        for number, graph in enumerate(self._graphs):
+            if len(graph) and len(queries):
+                columns = slice(number * k, (number + 1) * k)
+                _search_graph(graph, queries, ids[:, columns], scores[:, columns])
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return Neighbours(
+            ids=np.take_along_axis(ids, best, axis=1), scores=np.take_along_axis(scores, best, axis=1)
+        )
 
     def save(self, folder: Path) -> None:
+        facts = {
+            "kind": "hnsw",
+            "width": self._width,
+            "bounds": self._bounds.tolist(),
+            "config": dataclasses.asdict(self._config),
+        }
         with new_folder(folder) as partial:
-            self._graph.save(partial / "news.usearch")
-            facts = {name: getattr(self._graph, name) for name in ("expansion_add", "expansion_search")}
-            write_json(partial / _FACTS, {"kind": "hnsw", **facts})
+            for number, graph in enumerate(self._graphs):
+                graph.save(partial / f"{number}.usearch")
+            write_json(partial / _FACTS, facts)
 
 
 def open_index(folder: Path) -> Index:
@@ -202,3 +221,18 @@ def overlap(found: Neighbours, exact: Neighbours) -> float:
         return 1.0
     query = np.arange(len(exact.ids))[:, None] * (1 + max(found.ids.max(initial=0), exact.ids.max()))
     return float(np.isin(exact.ids + query, found.ids + query).mean())
+
+
+def _search_graph(graph: Graph, queries: Embeddings, ids: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
+    """Write what the graph finds into the first columns of two (queries, k) tables."""
+    matches = graph.search(queries, min(ids.shape[1], len(graph)))
+    if isinstance(matches, BatchMatches):
+        found = np.arange(matches.keys.shape[1]) < matches.counts[:, None]
+        rows, columns = np.nonzero(found)
+        ids[rows, columns], scores[rows, columns] = matches.keys[found], 1 - matches.distances[found]
+    else:  # for a single query USearch gives a plain list
+        ids[0, : len(matches)], scores[0, : len(matches)] = matches.keys, 1 - matches.distances
+
+
+def _lengths(embeddings: Embeddings) -> NDArray[np.float64]:
+    return np.asarray(np.linalg.norm(embeddings, axis=1), np.float64)
