@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1000
-_BINS = 2048  # a bin spans 1/2048 of the range of the values: the spread inside it does not show
+_BINS = 1024  # a bin spans 1/1024 of the range of the values: the spread inside it does not show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
