@@ -1,10 +1,16 @@
 """Shared by all tests: a log small enough to check by eye, and the engines it can be prepared on."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
+torch.set_num_threads(1)  # tiny models: more threads only wait for each other, under pytest -n all the more
+pytest.register_assert_rewrite("contracts")
 
 NEWS = {
     "N1": ("sport", "The cat saw the other cat run", "A cat ran."),

@@ -1,7 +1,8 @@
 """The `speedyfeed` command: finds the asked command, runs it, and turns a user's mistake into one line.
 
 Each command is a module of `speedyfeed.commands`: its `Arguments` dataclass is its command line, its `run` does
-the work. Only the module of the command at hand is imported, so that help comes at once.
+the work; `defaults`, where it has one, gives defaults that depend on what was typed. Only the module of the
+command at hand is imported, so that help comes at once.
 """
 
 import contextlib
@@ -20,6 +21,9 @@ from speedyfeed.errors import InputError
 COMMANDS = {
     "synth": "make a synthetic newsroom: articles and click logs to try everything on",
     "prepare": "turn raw logs into a refined, tokenized, memory-mapped store",
+    "train": "train a recommender on a store; resumable",
+    "evaluate": "measure how well a trained recommender ranks and recalls",
+    "recommend": "the best news for one reader",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
 
@@ -64,7 +68,8 @@ def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
                 prog=f"speedyfeed {command}",
                 description=module.__doc__,
                 args=rest,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+                default=module.defaults(rest) if hasattr(module, "defaults") else None,
+                config=(tyro.conf.FlagCreatePairsOff,),
             )
     except InputError as error:
         _fail(str(error))

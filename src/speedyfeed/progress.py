@@ -2,20 +2,32 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import Protocol
 
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SECONDS_PER_LINE = 30.0
 
 
 class Report(Protocol):
-    """Called with the stage, what is done of it, and its total (0 = not known beforehand)."""
+    """Called with the stage, what is done of it, its total (0 = not known beforehand), and a note beside it."""
 
-    def __call__(self, stage: str, done: int, total: int, /) -> None: ...
+    def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None: ...
 
 
-def silent(stage: str, done: int, total: int, /) -> None:
+def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
     """Reports nothing."""
 
 
@@ -34,26 +46,46 @@ def counted(
 
 @contextmanager
 def progress_bars() -> Iterator[Report]:
-    """One bar per stage on stderr; a stage ends when the next begins."""
+    """One bar per stage on stderr, a stage ending when the next begins; plain lines where it is no terminal."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks: dict[str, int] = {}
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
 
-        def report(stage: str, done: int, total: int, /) -> None:
+        def report(stage: str, done: int, total: int, note: str = "", /) -> None:
             if stage not in tasks:
                 for task in bars.tasks:
                     if not task.finished:
                         bars.update(task.id, total=task.completed)
-                tasks[stage] = bars.add_task(stage, total=total or None)
-                if not console.is_terminal:
-                    console.print(f"{stage} ...")
-            bars.update(tasks[stage], completed=done, total=total or None)  # type: ignore[arg-type]
+                tasks[stage] = bars.add_task(stage, total=total or None, note=note)
+            bars.update(tasks[stage], completed=done, total=total or None, note=note)
 
         yield report
+
+
+def _lines(console: Console) -> Report:
+    """A line when a stage begins, and one every half minute while it lasts."""
+    printed: dict[str, float] = {}
+
+    def report(stage: str, done: int, total: int, note: str = "", /) -> None:
+        if stage not in printed:
+            console.print(f"{stage} ...", highlight=False)
+        elif perf_counter() - printed[stage] >= SECONDS_PER_LINE:
+            share = f" {done / total:.0%}" if total else f" {done:,}"
+            console.print(f"{stage}{share} {note}", highlight=False, soft_wrap=True)
+        else:
+            return
+        printed[stage] = perf_counter()
+
+    return report

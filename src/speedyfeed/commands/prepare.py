@@ -22,8 +22,8 @@ class Arguments:
     """Folder with train/ and dev/ (and test/), or of another format."""
     store: Annotated[Positional[Path], arg(metavar="STORE")]
     """Folder to make."""
-    text: PrepareConfig = field(default_factory=PrepareConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
+    text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
+    engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False
     """Print what was read, kept and dropped as one JSON object."""
 

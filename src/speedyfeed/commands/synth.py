@@ -19,7 +19,7 @@ from speedyfeed.progress import progress_bars
 class Arguments:
     out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Folder to make."""
-    config: SynthConfig = field(default_factory=SynthConfig)
+    config: Annotated[SynthConfig, arg(name="")] = field(default_factory=SynthConfig)
     json: bool = False
     """Print the figures as one JSON object."""
 

@@ -106,10 +106,15 @@ class NewsEncoder(nn.Module):
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
         """One row per text; a text is a string, or its title, abstract and body."""
+        news = pack_texts(texts, self.tokenizer, self.config.segment_length)
+        return self.encode_all(news, report=report).numpy()
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The encoder's own, loaded when first asked for."""
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self.config.encoder)
-        news = pack_texts(texts, self._tokenizer, self.config.segment_length)
-        return self.encode_all(news, report=report).numpy()
+        return self._tokenizer
 
     @torch.no_grad()
     def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:

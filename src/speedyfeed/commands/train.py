@@ -1,0 +1,89 @@
+"""Train a recommender on a store. Ctrl-C saves and stops; --resume goes on.
+
+Example: speedyfeed train store/ runs/first --recipe speedy-mini --epochs 3
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.progress import progress_bars
+from speedyfeed.recipes import recipe
+from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.run import RunConfig, TrainConfig, open_run, start_run
+from speedyfeed.training.trainer import Outcome, train
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    store: Annotated[Positional[Path], arg(metavar="STORE")]
+    """Prepared log."""
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of the run."""
+    recipe: str = "speedy-mini"
+    """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last, or tiny."""
+    resume: bool = False
+    """Go on with the run in RUN, with its own settings."""
+    json: bool = False
+    """Print how it ended as one JSON object."""
+    train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
+    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    user: UserConfig = field(default_factory=UserConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+
+    @property
+    def config(self) -> RunConfig:
+        """The run they describe."""
+        return RunConfig(news=self.news, user=self.user, loss=self.loss, batch=self.batch, train=self.train)
+
+
+def defaults(rest: Sequence[str]) -> Arguments:
+    """The options of the recipe that was typed."""
+    words = [part for word in rest for part in word.split("=", 1)]
+    name = next((after for word, after in pairwise(words) if word == "--recipe"), "speedy-mini")
+    chosen = recipe(name)
+    parts = {part.name: getattr(chosen, part.name) for part in dataclasses.fields(RunConfig)}
+    return Arguments(store=tyro.MISSING, run=tyro.MISSING, recipe=name, **parts)
+
+
+def run(arguments: Arguments) -> None:
+    store = open_store(arguments.store)
+    if arguments.resume:
+        if arguments.config != recipe(arguments.recipe):
+            raise InputError("--resume goes on with the run's own settings: leave out the other options")
+        folder = open_run(arguments.run)
+    else:
+        folder = start_run(arguments.run, arguments.config, store)
+    with progress_bars() as report:
+        outcome = train(folder, store, report)
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(outcome)))
+    else:
+        print_outcome(outcome, arguments)
+
+
+def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
+    """How far the run came, and what to type next."""
+    progress = outcome.progress
+    best = f", best validation AUC {progress.best_auc:.4f}" if progress.best_auc else ""
+    print(
+        f"{progress.step:,} steps, {progress.epochs:.2f} epochs, {progress.clicks:,} clicks in "
+        f"{progress.seconds / 60:.1f} minutes{best}"
+    )
+    if outcome.is_finished:
+        print(f"{arguments.run} is ready; next: speedyfeed evaluate {arguments.run} {arguments.store}")
+    else:
+        print(f"stopped and saved; go on with: speedyfeed train {arguments.store} {arguments.run} --resume")

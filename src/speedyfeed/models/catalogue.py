@@ -1,0 +1,56 @@
+"""News a recommender can recommend: their ids, titles and embeddings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from speedyfeed.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """Row i of every column belongs to news i + 1 of the store it came from."""
+
+    news_ids: Sequence[str]
+    titles: Sequence[str]
+    categories: Sequence[str]
+    embeddings_VD: Tensor
+    """In host memory."""
+
+    def __post_init__(self) -> None:
+        assert len(self.news_ids) == len(self.titles) == len(self.categories) == len(self.embeddings_VD)
+
+    def __len__(self) -> int:
+        return len(self.news_ids)
+
+    @cached_property
+    def row(self) -> dict[str, int]:
+        """Of each news id."""
+        return {news_id: row for row, news_id in enumerate(self.news_ids)}
+
+    def save(self, folder: Path) -> None:
+        """Write two files into a folder that exists."""
+        columns = {"news_id": self.news_ids, "title": self.titles, "category": self.categories}
+        pq.write_table(pa.table(columns), folder / "news.parquet")
+        save_file({"embeddings": self.embeddings_VD.contiguous()}, folder / "news.safetensors")
+
+
+def load_catalogue(folder: Path) -> Catalogue:
+    """What `Catalogue.save` wrote."""
+    try:
+        table = pq.read_table(folder / "news.parquet")
+        embeddings_VD = load_file(folder / "news.safetensors")["embeddings"]
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: has no news embeddings yet; let the training finish") from error
+    return Catalogue(
+        news_ids=table["news_id"].to_pylist(),
+        titles=table["title"].to_pylist(),
+        categories=table["category"].to_pylist(),
+        embeddings_VD=embeddings_VD,
+    )

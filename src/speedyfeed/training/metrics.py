@@ -1,0 +1,110 @@
+"""What a run measures, step by step: a line of JSON each, and TensorBoard."""
+
+import json
+import os
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from speedyfeed.batching.batches import Batch
+
+METRICS = "metrics.jsonl"
+SECONDS_PER_LINE = 5.0
+
+
+class Meter:
+    """Adds up what batches cost and gave, until a line of metrics is due."""
+
+    def __init__(self) -> None:
+        self._since = perf_counter()
+        self._reset()
+
+    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float) -> None:
+        """One step: its time in all, and the part of it spent waiting for the batch."""
+        self._steps += 1
+        self._loss += loss
+        self._seconds += seconds
+        self._waited += waited
+        self._clicks += batch.num_clicks
+        self._encoded += len(batch.encode_E)
+        self._read += len(batch.read_R)
+        self._tokens += batch.num_tokens
+        self._padded += batch.num_padded_tokens
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last line is some seconds old."""
+        return perf_counter() - self._since >= SECONDS_PER_LINE
+
+    def values(self) -> dict[str, float]:
+        """Means and rates since the last line."""
+        return {
+            "loss": self._loss / self._steps,
+            "step_seconds": self._seconds / self._steps,
+            "clicks_per_second": self._clicks / self._seconds,
+            "news_encoded_per_second": self._encoded / self._seconds,
+            "tokens_per_second": self._tokens / self._seconds,
+            "cache_hit_rate": self._read / max(1, self._read + self._encoded),
+            "data_efficiency": self._tokens / max(1, self._padded),
+            "wait_share": self._waited / self._seconds,
+        }
+
+    def take(self) -> dict[str, float]:
+        """The same, and start anew."""
+        values = self.values()
+        self._since = perf_counter()
+        self._reset()
+        return values
+
+    def note(self) -> str:
+        """For a progress bar."""
+        values = self.values()
+        return (
+            f"loss {values['loss']:.4f}  {values['clicks_per_second']:,.0f} clicks/s  "
+            f"{values['news_encoded_per_second']:,.0f} news/s  hits {values['cache_hit_rate']:.0%}  "
+            f"valid tokens {values['data_efficiency']:.0%}"
+        )
+
+    def _reset(self) -> None:
+        self._steps = self._clicks = self._encoded = self._read = self._tokens = self._padded = 0
+        self._loss = self._seconds = self._waited = 0.0
+
+
+class MetricsFile:
+    """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
+
+    def __init__(self, folder: Path, *, resume_step: int) -> None:
+        """Lines past `resume_step` come from steps that are taken again: they are dropped."""
+        path = folder / METRICS
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resume_step]
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(kept), encoding="utf-8")
+        os.replace(partial, path)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 closed by __exit__
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """One line, on disk before the next step."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines; one cut short by a kill is none."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text("utf-8").splitlines(keepends=True) if line.endswith("\n")]

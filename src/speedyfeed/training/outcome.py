@@ -1,0 +1,40 @@
+"""What a run leaves: the best model so far while it trains, the recommender with its news when it ends."""
+
+import shutil
+
+from safetensors.torch import load_model
+
+from speedyfeed.data.store import Store
+from speedyfeed.folders import new_folder
+from speedyfeed.models.catalogue import Catalogue
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.recommender import WEIGHTS, Recommender
+from speedyfeed.progress import Report
+from speedyfeed.training.run import RunFolder
+
+
+def keep_best(run: RunFolder, model: Recommender, step: int) -> None:
+    """Keep this model as the best so far; the one before goes when it is whole."""
+    path = run.best / f"step-{step:08d}"
+    if path.exists():  # a resumed run comes by again
+        return
+    with new_folder(path) as folder:
+        model.save_pretrained(folder)
+    for other in run.best.glob("step-*"):
+        if other != path:
+            shutil.rmtree(other)
+
+
+def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report) -> None:
+    """The best model, or the last where none was validated, with the embeddings of all news."""
+    for best in run.best.glob("step-*"):
+        load_model(model, str(best / WEIGHTS))
+    titles = store.load_titles()
+    model.catalogue = Catalogue(
+        news_ids=titles["news_id"].to_pylist(),
+        titles=titles["title"].to_pylist(),
+        categories=titles["category"].to_pylist(),
+        embeddings_VD=model.news.encode_all(news, report=report)[1:],
+    )
+    with new_folder(run.model) as folder:
+        model.save_pretrained(folder)

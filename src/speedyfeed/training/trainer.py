@@ -1,0 +1,240 @@
+"""The training loop: batches in, a recommender out; stops and goes on between any two steps, bit for bit.
+
+loader --Batch--> encode merged news (cache) --> users per prefix --> loss --> update --> cache rows written
+"""
+
+import math
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from speedyfeed.batching.batches import Batch
+from speedyfeed.batching.loader import Loader, LoaderState
+from speedyfeed.data.store import Store
+from speedyfeed.encoding.cache import NewsCache
+from speedyfeed.encoding.central import dispatch, encode_merged
+from speedyfeed.encoding.tokens import open_packed
+from speedyfeed.errors import InputError
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.progress import Report, silent
+from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
+from speedyfeed.training.checkpoint import Progress, checkpoints, load_checkpoint, prune, save_checkpoint
+from speedyfeed.training.losses import ClickLoss, log_popularity
+from speedyfeed.training.metrics import Meter, MetricsFile
+from speedyfeed.training.outcome import keep_best, write_model
+from speedyfeed.training.run import RunFolder, TrainConfig
+from speedyfeed.training.signals import Stop
+from speedyfeed.training.validation import Validation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How far a call of `train` came."""
+
+    progress: Progress
+    is_finished: bool
+    """False when it was told to stop before its end; training again goes on from there."""
+
+
+class Trainer:
+    """A run and everything one of its steps needs."""
+
+    def __init__(self, run: RunFolder, store: Store) -> None:
+        run.require_store(store)
+        self.run = run
+        self.store = store
+        self.config = config = run.config
+        self.device = choose_device(config.train.device)
+        seed_everything(config.train.seed)
+        self.model = Recommender(config.recommender).to(self.device)
+        self.loss = ClickLoss(config.loss).to(self.device)
+        self.optimizer = _build_optimizer(self.model, self.loss, config.train)
+        self.cache = (
+            NewsCache(num_news=store.num_news, dim=self.model.news.dim, dtype=config.train.cache_type)
+            if config.batch.gamma
+            else None
+        )
+        self.precision = self._choose_precision()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
+        self.news = open_packed(store)
+        num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
+        self.log_popularity_V = log_popularity(torch.from_numpy(num_clicks_V))
+        self.validation = Validation.of(store, config.train)
+        seed_everything(config.train.seed)  # a run starts alike, whatever was drawn to build it
+
+    def step(self, batch: Batch, lr_factor: float) -> float:
+        """Learn from a batch; returns the loss."""
+        self.model.train()
+        with self.precision.autocast():
+            merged = encode_merged(
+                self.model.news,
+                self.news,
+                self.cache,
+                history_BL=batch.history_BL,
+                negatives_BLN=batch.negatives_BLN,
+                encode_E=batch.encode_E,
+                read_R=batch.read_R,
+            )
+            users_BPD = self.model.user(dispatch(merged.news_MD, merged.history_BL), merged.history_BL > 0)
+            loss = self.loss(
+                users_BPD[:, :-1],
+                merged.news_MD,
+                merged.history_BL,
+                merged.negatives_BLN,
+                torch.as_tensor(batch.has_pool_BL, device=self.device),
+                self.log_popularity_V[merged.ids_M].to(self.device),
+            )
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise InputError(
+                f"the loss became {value} at step {batch.step}; the last checkpoint is whole. Try a lower "
+                "--encoder-lr or --lr, or --precision fp32"
+            )
+        self.scaler.scale(loss / self.config.train.accumulate).backward()
+        if (batch.step + 1) % self.config.train.accumulate == 0:
+            self._update(lr_factor)
+        if self.cache is not None:
+            self.cache.write(merged.encoded_E, merged.encoded_ED, batch.step)
+        return value
+
+    def restore(self) -> tuple[Progress, LoaderState | None]:
+        """Where the newest checkpoint stands, everything put back; the very start where there is none."""
+        saved = checkpoints(self.run.checkpoints)
+        if not saved:
+            return Progress(), None
+        return load_checkpoint(
+            saved[-1],
+            model=self.model,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            scaler=self.scaler,
+            cache=self.cache,
+        )
+
+    def save(self, progress: Progress, loader: LoaderState) -> None:
+        """A checkpoint; older ones go when it is whole."""
+        self.run.require_store(self.store)
+        save_checkpoint(
+            self.run.checkpoints,
+            progress=progress,
+            model=self.model,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            scaler=self.scaler,
+            loader=loader,
+            cache=self.cache,
+            oldest_row=progress.step - self.config.batch.gamma,
+        )
+        prune(self.run.checkpoints, self.config.train.keep)
+
+    def _update(self, lr_factor: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * lr_factor
+        self.scaler.unscale_(self.optimizer)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _choose_precision(self) -> Precision:
+        """As the run began: a resumed run must not choose again."""
+        known = self.run.facts.get("precision")
+        if known:
+            return Precision(name=known["name"], device=self.device, reason=known["reason"])
+        chosen = choose_precision(self.config.train.precision, self.device, self.model.news.trial_step())
+        self.run.note(precision={"name": chosen.name, "reason": chosen.reason}, device=str(self.device))
+        return chosen
+
+
+def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
+    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop."""
+    trainer = Trainer(run, store)
+    config = run.config.train
+    progress, state = trainer.restore()
+    if run.model.exists():
+        return Outcome(progress=progress, is_finished=True)
+    lengths_V = trainer.news.lengths_M.numpy()
+    is_over = False
+    saved_step = progress.step
+    with (
+        Stop() as stop,
+        Loader(store.train, lengths_V, run.config.batch, epochs=config.epochs, state=state) as loader,
+        MetricsFile(run.path, resume_step=progress.step) as metrics,
+    ):
+        meter = Meter()
+        while not is_over:
+            started = perf_counter()
+            batch = next(loader, None)
+            if batch is None:
+                is_over = True
+                trainer.save(progress, loader.state())
+                break
+            waited = perf_counter() - started
+            epochs = batch.after.epoch + batch.after.num_users / loader.num_users
+            share = max(
+                (progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / (config.steps or math.inf)
+            )
+            loss = trainer.step(batch, lr_factor(share, config.warmup))
+            seconds = perf_counter() - started
+            crossed = int(epochs * config.validations) > int(progress.epochs * config.validations)
+            progress = replace(
+                progress,
+                step=batch.step + 1,
+                epochs=epochs,
+                clicks=progress.clicks + batch.num_clicks,
+                seconds=progress.seconds + seconds,
+            )
+            meter.add(batch, loss=loss, seconds=seconds, waited=waited)
+            report("train", int(1000 * epochs), 1000 * config.epochs, meter.note())
+            if meter.is_due:
+                metrics.write(
+                    progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
+                )
+            if trainer.validation is not None and crossed:
+                auc = trainer.validation.measure(trainer.model, trainer.news)
+                metrics.write(
+                    progress.step, {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
+                )
+                if auc > progress.best_auc:
+                    progress = replace(progress, best_auc=auc)
+                    keep_best(run, trainer.model, progress.step)
+            is_over = progress.step >= (config.steps or math.inf) or progress.seconds >= 60 * (
+                config.minutes or math.inf
+            )
+            is_whole = progress.step % config.accumulate == 0  # an update is never half saved
+            if is_over or (is_whole and (stop.is_asked or progress.step - saved_step >= config.checkpoint_every)):
+                trainer.save(progress, loader.state())
+                saved_step = progress.step
+                if stop.is_asked:
+                    break
+    if is_over:
+        write_model(run, trainer.model, store, trainer.news, report)
+    return Outcome(progress=progress, is_finished=is_over)
+
+
+def lr_factor(share: float, warmup: float) -> float:
+    """What peak learning rates are multiplied by after that share of a run: up to 1, then down to 0."""
+    if share < warmup:
+        return share / warmup
+    return max(0.0, (1 - share) / (1 - warmup))
+
+
+def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW, one rate for the pretrained encoder and one for what starts from nothing; vectors do not decay."""
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    pretrained = set(model.news.encoder.parameters())
+    for parameter in (*model.parameters(), *loss.parameters()):
+        if parameter.requires_grad:
+            rate = config.encoder_lr if parameter in pretrained else config.lr
+            decay = config.weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((rate, decay), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": parameters, "lr": rate, "peak_lr": rate, "weight_decay": decay}
+            for (rate, decay), parameters in groups.items()
+        ],
+        fused=True,
+    )

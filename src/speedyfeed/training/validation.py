@@ -1,0 +1,55 @@
+"""A sample of dev impressions, ranked now and then while training."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from speedyfeed.data.store import Impressions, Store
+from speedyfeed.encoding.histories import history_encoder
+from speedyfeed.evaluation.metrics import measure_ranking
+from speedyfeed.evaluation.ranking import score_candidates
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.ragged import Ragged
+from speedyfeed.training.run import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """The sample, and the news it takes to rank it."""
+
+    impressions: Impressions
+    """News are told by their place in `news`, plus one; 0 has no text."""
+    news: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, store: Store, config: TrainConfig) -> "Validation | None":
+        """None where the store has no dev split, or none is wanted."""
+        if "dev" not in store.splits or not config.validations:
+            return None
+        dev = store.impressions("dev")
+        num_rows = min(config.validation_impressions, len(dev.candidates))
+        rows = np.sort(np.random.default_rng(config.seed).choice(len(dev.candidates), num_rows, replace=False))
+        candidates = dev.candidates.take(rows)
+        labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
+        readers, places = np.unique(dev.readers[rows], return_inverse=True)
+        histories = dev.histories.take(readers)
+        news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
+        return cls(
+            impressions=Impressions(
+                candidates=Ragged(values=np.searchsorted(news, candidates.values), offsets=candidates.offsets),
+                labels=labels.values,
+                readers=places,
+                histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
+            ),
+            news=news[1:],
+        )
+
+    def measure(self, model: Recommender, news: PackedNews) -> float:
+        """Mean AUC of the sample."""
+        encoded = model.news.encode_all(news.select(torch.from_numpy(self.news)))
+        news_VD = torch.nn.functional.pad(encoded, (0, 0, 1, 0))
+        scores = score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD))
+        return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))

@@ -1,0 +1,55 @@
+"""A small prepared newsroom and an encoder of two narrow layers, made once for all training tests."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.synthetic import SynthConfig, synthesize
+from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.training.run import RunConfig, TrainConfig
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = load_tokenizer("minilm")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("newsroom")
+    synthesize(folder / "logs", SynthConfig(users=300, news=400, days=8))
+    return prepare(folder / "logs", folder / "store", PrepareConfig()).store
+
+
+@pytest.fixture
+def config(tiny_encoder):
+    """A run of some seconds."""
+    return RunConfig(
+        news=NewsEncoderConfig(encoder=str(tiny_encoder), dim=16),
+        batch=BatchConfig(token_budget=1500, max_clicks=30, gamma=5, beta=0.1),
+        train=TrainConfig(
+            epochs=1,
+            encoder_lr=1e-3,
+            lr=3e-3,
+            precision="fp32",
+            validations=2,
+            validation_impressions=50,
+            checkpoint_every=4,
+        ),
+    )

@@ -1,0 +1,172 @@
+"""Training on planted interests: it learns, it stops and goes on bit for bit, and it fails without harm."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.metrics import METRICS
+from speedyfeed.training.run import open_run, start_run
+from speedyfeed.training.trainer import Trainer, lr_factor, train
+
+
+def lines(run):
+    return [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
+
+
+def weights(run):
+    return (run.model / "model.safetensors").read_bytes()
+
+
+def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, epochs=2)), store)
+    outcome = train(run, store)
+    assert outcome.is_finished
+    assert outcome.progress.clicks == 2 * np.minimum(store.train.clicks.lengths, 30).sum()
+    validated = [line["step"] for line in lines(run) if "validation_auc" in line]
+    assert len(validated) == 4
+
+
+def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=3)), store)
+    assert train(run, store).progress.step == 3
+    model = Recommender.from_pretrained(run.path)
+    ids = store.load_titles()["news_id"].to_pylist()
+    found = model.recommend(ids[:3], k=5)
+    assert len(found) == 5
+    assert not {one.news_id for one in found} & set(ids[:3])
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert model.score(ids[:3], [found[0].news_id])[0] == pytest.approx(found[0].score, abs=1e-5)
+    assert len(model.recommend([], k=2)) == 2  # a new reader
+    with pytest.raises(InputError, match="NOSUCH"):
+        model.recommend(["NOSUCH"])
+    saved = tmp_path / "copy"
+    model.save_pretrained(saved)
+    assert Recommender.from_pretrained(saved).recommend(ids[:3], k=5) == found
+    assert model.encode_news(["a title", ("a title", "an abstract")]).shape == (2, 16)
+
+
+def test_the_same_seed_gives_the_same_model(store, config, tmp_path):
+    short = replace(config, train=replace(config.train, steps=4))
+    for name in ("one", "two"):
+        train(start_run(tmp_path / name, short, store), store)
+    assert weights(open_run(tmp_path / "one")) == weights(open_run(tmp_path / "two"))
+
+
+TRAIN = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from speedyfeed.data.store import open_store
+from speedyfeed.training.run import open_run
+from speedyfeed.training.trainer import train
+train(open_run(Path(sys.argv[2])), open_store(Path(sys.argv[1])))
+"""
+
+
+def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_path):
+    config = replace(config, train=replace(config.train, steps=14))
+    train(start_run(tmp_path / "whole", config, store), store)
+    killed = start_run(tmp_path / "killed", config, store)
+    draw = random.Random(3)
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
+        seen = len(checkpoints(killed.checkpoints))
+        while process.poll() is None and len(checkpoints(killed.checkpoints)) == seen:
+            time.sleep(0.01)
+        time.sleep(draw.random() / 2)  # anywhere in the steps that follow
+        process.kill()
+        process.wait()
+    subprocess.run([sys.executable, "-c", TRAIN, store.path, killed.path], check=True)
+    assert weights(killed) == weights(open_run(tmp_path / "whole"))
+    steps = [line["step"] for line in lines(killed) if "validation_auc" in line]
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_stops_and_the_run_goes_on(store, config, tmp_path, monkeypatch, number):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=8)), store)
+    before = signal.getsignal(number)
+    step = Trainer.step
+
+    def interrupted(self, batch, factor):
+        if batch.step == 5:
+            os.kill(os.getpid(), number)
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", interrupted)
+    outcome = train(run, store)
+    monkeypatch.undo()
+    assert (outcome.is_finished, outcome.progress.step) == (False, 6)
+    assert not run.model.exists()
+    assert signal.getsignal(number) is before
+    assert not [thread for thread in threading.enumerate() if "loader" in thread.name]
+    outcome = train(run, store)
+    assert (outcome.is_finished, outcome.progress.step) == (True, 8)
+    assert train(run, store) == outcome  # and once more does nothing
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(store, config, tmp_path, monkeypatch):
+    run = start_run(tmp_path / "run", config, store)
+    step = Trainer.step
+
+    def poisoned(self, batch, factor):
+        if batch.step == 6:
+            with torch.no_grad():
+                self.model.user.start.fill_(torch.nan)
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", poisoned)
+    with pytest.raises(InputError, match=r"nan at step 6.*lower"):
+        train(run, store)
+    monkeypatch.undo()
+    assert [path.name for path in checkpoints(run.checkpoints)] == ["step-00000004"]
+    assert train(run, store).is_finished
+
+
+def test_a_store_that_changed_is_refused(store, config, tmp_path):
+    run = start_run(tmp_path / "run", config, store)
+    run.facts["store"]["fingerprint"] = "other"
+    with pytest.raises(InputError, match="prepared anew"):
+        train(run, open_store(store.path))
+
+
+def test_a_folder_with_a_run_is_not_started_again(store, config, tmp_path):
+    start_run(tmp_path / "run", config, store)
+    with pytest.raises(InputError, match="--resume"):
+        start_run(tmp_path / "run", config, store)
+    with pytest.raises(InputError, match="no run here"):
+        open_run(tmp_path)
+    assert open_run(tmp_path / "run").config == config
+
+
+def test_accumulated_batches_make_one_update(store, config, tmp_path):
+    config = replace(config, train=replace(config.train, accumulate=2, steps=4))
+    run = start_run(tmp_path / "run", config, store)
+    trainer = Trainer(run, store)
+    assert train(run, store).progress.step == 4
+    trainer.restore()
+    counts = {int(state["step"]) for state in trainer.optimizer.state.values()}
+    assert counts == {2}
+
+
+def test_learning_rates_rise_and_fall():
+    assert lr_factor(0.05, 0.1) == pytest.approx(0.5)
+    assert lr_factor(0.1, 0.1) == pytest.approx(1.0)
+    assert lr_factor(0.55, 0.1) == pytest.approx(0.5)
+    assert lr_factor(1.0, 0.1) == 0
+    assert lr_factor(0.5, 0.0) == 0.5
