@@ -24,8 +24,11 @@ COMMANDS = {
     "train": "train a recommender on a store; resumable",
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "recommend": "the best news for one reader",
+    "bench": "measure one claim on this machine: encoder, bus",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
+BENCHES = ("encoder", "bus")
+BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,8 +40,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"speedyfeed {__version__}")
     elif command not in COMMANDS:
         _fail(f"{command!r} is no command; there are {', '.join(COMMANDS)}")
+    elif command == "bench":
+        _run_bench(rest)
     else:
         _run(importlib.import_module(f"speedyfeed.commands.{command}"), command, rest)
+
+
+def _run_bench(rest: Sequence[str]) -> None:
+    """Each bench is a module like a command."""
+    name = rest[0] if rest else "--help"
+    if name in ("-h", "--help"):
+        print(f"usage: speedyfeed bench NAME ...\n\n  NAME is {' or '.join(BENCHES)}\n\n{BENCH_EXAMPLE}")
+    elif name not in BENCHES:
+        _fail(f"no bench {name!r}; there are {', '.join(BENCHES)}")
+    else:
+        _run(importlib.import_module(f"speedyfeed.bench.{name}"), f"bench {name}", rest[1:])
 
 
 def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ The same number of tokens is read as texts of 96 or 480 tokens, each cut into 1 
 A second table doubles the batch at three segments: memory has to grow with the tokens, not with their square.
 Every row runs in a process of its own, so that its peak memory is its own.
 
-Example: python -m speedyfeed.bench.bus --json
+Example: speedyfeed bench bus --json
 """
 
 import json
@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-import tyro
 
 from speedyfeed.bench.harness import Machine, time_in_turn
 from speedyfeed.models.bus import build_layout
@@ -112,8 +111,7 @@ class Arguments(BusBenchConfig):
     """Print the figures as one JSON object."""
 
 
-def main() -> None:
-    arguments = tyro.cli(Arguments, description=__doc__)
+def run(arguments: Arguments) -> None:
     figures = measure(BusBenchConfig(**{k: v for k, v in asdict(arguments).items() if k != "json"}))
     if arguments.json:
         print(json.dumps(asdict(figures)))
@@ -122,7 +120,3 @@ def main() -> None:
     print(f"{'text':>5} {'segments':>8} {'tokens':>7} {'seconds':>8} {'peak MB':>8}")
     for row in figures.rows + figures.growth:
         print(f"{row.text_length:5} {row.segments:8} {row.tokens:7} {row.seconds:8.3f} {row.peak_megabytes:8.0f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ news as one row, padded to the longest of the batch; ours reads the same tokens 
 with the dropout the encoder was published with, unless a variant says otherwise. The share of peak is useful
 arithmetic per second against the best matrix product of the same run, in the same number format.
 
-Example: python -m speedyfeed.bench.encoder --json
+Example: speedyfeed bench encoder --json
 """
 
 import json
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 import torch
-import tyro
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -192,8 +191,7 @@ class Arguments(EncoderBenchConfig):
     """Print the figures as one JSON object."""
 
 
-def main() -> None:
-    arguments = tyro.cli(Arguments, description=__doc__)
+def run(arguments: Arguments) -> None:
     figures, last = measure(arguments), measure_last(arguments)
     if arguments.json:
         print(json.dumps({**asdict(figures), "last_layer_seconds": last}))
@@ -205,7 +203,3 @@ def main() -> None:
     print(f"packed over padded: {figures.packed_over_padded:.2f}x")
     for name, seconds in last.items():
         print(f"{name:36} {seconds:8.3f} s a step")
-
-
-if __name__ == "__main__":
-    main()

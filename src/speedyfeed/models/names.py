@@ -9,9 +9,12 @@ last:NAME       NAME with only its last layer trained
 """
 
 import importlib.util
+import socket
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from speedyfeed.errors import InputError
 
@@ -70,12 +73,32 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
             lower = "-cased" not in path.name and "-cased" not in vocabularies[0].name
             tokenizer = BertTokenizer(str(vocabularies[0]), do_lower_case=lower)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(source)
+            tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=is_local_only(source))
     except (OSError, ValueError) as error:
         raise not_loadable("tokenizer", name, source) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
     return tokenizer
+
+
+@cache
+def is_local_only(source: str) -> bool:
+    """Whether there is no point in asking the Hub: a folder, or a Hub that does not answer.
+
+    The libraries would find out too, but only after a minute of retries.
+    """
+    if Path(source).exists():
+        return True
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return True
+    address = urlsplit(ENDPOINT)
+    try:
+        with socket.create_connection((address.hostname, address.port or 443), timeout=5):
+            return False
+    except OSError:
+        return True
 
 
 def not_loadable(what: str, name: str, source: str) -> InputError:

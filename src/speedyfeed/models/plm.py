@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.half import half_config, inherit
-from speedyfeed.models.names import find_source, not_loadable, parse_encoder
+from speedyfeed.models.names import find_source, is_local_only, not_loadable, parse_encoder
 from speedyfeed.models.unilm import load_unilm
 
 FAMILIES = (
@@ -61,7 +61,7 @@ def build_encoder(config: PreTrainedConfig) -> PreTrainedModel:
 
 def load_config(source: str) -> PreTrainedConfig:
     """The shape of an encoder from a folder or Hub id."""
-    return cast(PreTrainedConfig, AutoConfig.from_pretrained(source))
+    return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, local_files_only=is_local_only(source)))
 
 
 def first_position(model: PreTrainedModel) -> int:
@@ -116,7 +116,11 @@ def _load_stock(name: str, source: str, attention_dropout: float | None) -> PreT
                     setattr(config, field, attention_dropout)
         with _quiet():
             model, report = AutoModel.from_pretrained(
-                source, config=config, output_loading_info=True, dtype=torch.float32
+                source,
+                config=config,
+                output_loading_info=True,
+                dtype=torch.float32,
+                local_files_only=is_local_only(source),
             )
     except (OSError, ValueError) as error:
         raise not_loadable("weights", name, source) from error
