@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
 torch.set_num_threads(1)  # tiny models: more threads only wait for each other, under pytest -n all the more
 pytest.register_assert_rewrite("contracts")
+settings.register_profile("suite", deadline=None)  # a busy machine is no failure
+settings.load_profile("suite")
 
 NEWS = {
     "N1": ("sport", "The cat saw the other cat run", "A cat ran."),

@@ -200,3 +200,13 @@ def test_a_trial_step_leaves_no_gradient() -> None:
     encoder = make_encoder(segment_length=8)
     encoder.trial_step()()
     assert all(p.grad is None for p in encoder.parameters())
+
+
+def test_centred_embeddings_have_no_mean_and_the_same_differences() -> None:
+    encoder, news = make_encoder(), make_news()
+    before = encoder.encode_all(news)
+    encoder.centre(news)
+    after = encoder.encode_all(news)
+    assert before.mean(0).abs().max() > 0.01
+    torch.testing.assert_close(after.mean(0), torch.zeros(12), rtol=0, atol=1e-6)
+    torch.testing.assert_close(after - after[0], before - before[0], rtol=0, atol=1e-5)

@@ -50,7 +50,7 @@ class Timelines:
 
     clicks: Ragged
     """News by reader, oldest first."""
-    click_pools: NDArray[np.int32]
+    click_pools: NDArray[np.int64]
     """Beside each click, the row of `pools` with the news skipped in its impression; -1 where none is known."""
     pools: Ragged
     """Skipped news by impression."""

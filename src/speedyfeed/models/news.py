@@ -130,6 +130,16 @@ class NewsEncoder(nn.Module):
         self.train(was_training)
         return out
 
+    @torch.no_grad()
+    def centre(self, news: PackedNews) -> None:
+        """Shift all embeddings so that the mean of these news is zero; needs a projection.
+
+        Embeddings of a pretrained encoder share a large part that tells no two news apart, and inner products
+        are mostly about it: training would have to unlearn it first.
+        """
+        if isinstance(self.project, nn.Linear):
+            self.project.bias.sub_(self.encode_all(news).mean(0).to(self.project.bias.device))
+
     def train(self, mode: bool = True) -> "NewsEncoder":
         """As any module; frozen layers stay as they are."""
         super().train(mode)

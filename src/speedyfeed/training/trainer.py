@@ -28,6 +28,9 @@ from speedyfeed.training.run import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 
+CENTRE_NEWS = 256
+"""News whose mean embedding a run starts from as zero."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -103,6 +106,10 @@ class Trainer:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
         saved = checkpoints(self.run.checkpoints)
         if not saved:
+            sample = np.random.default_rng(self.config.train.seed).integers(
+                1, self.store.num_news + 1, CENTRE_NEWS
+            )
+            self.model.news.centre(self.news.select(torch.from_numpy(sample)))
             return Progress(), None
         return load_checkpoint(
             saved[-1],
