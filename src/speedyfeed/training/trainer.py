@@ -200,7 +200,10 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            if trainer.validation is not None and crossed:
+            is_over = progress.step >= (config.steps or math.inf) or progress.seconds >= 60 * (
+                config.minutes or math.inf
+            )
+            if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validation.measure(trainer.model, trainer.news)
                 metrics.write(
                     progress.step, {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
@@ -208,9 +211,6 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 if auc > progress.best_auc:
                     progress = replace(progress, best_auc=auc)
                     keep_best(run, trainer.model, progress.step)
-            is_over = progress.step >= (config.steps or math.inf) or progress.seconds >= 60 * (
-                config.minutes or math.inf
-            )
             is_whole = progress.step % config.accumulate == 0  # an update is never half saved
             if is_over or (is_whole and (stop.is_asked or progress.step - saved_step >= config.checkpoint_every)):
                 trainer.save(progress, loader.state())
