@@ -40,9 +40,9 @@ class TrainConfig:
     """Stop after so many batches, if that comes first."""
     minutes: float | None = None
     """Stop after so many minutes, if that comes first; the learning rates do not know of it."""
-    encoder_lr: float = 2e-5
+    encoder_lr: float = 3e-5
     """Peak learning rate of the pretrained encoder."""
-    lr: float = 1e-3
+    lr: float = 1e-4
     """Peak learning rate of everything else."""
     warmup: float = 0.1
     """Share of the run in which the learning rates rise; then they fall to zero."""
