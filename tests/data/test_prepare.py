@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 
+import ibis
 import numpy as np
 import pytest
 
-from speedyfeed.data.engine import EngineConfig
+from speedyfeed.data.engine import EngineConfig, open_engine
 from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.data.store import MANIFEST, open_store
 from speedyfeed.errors import InputError
@@ -88,9 +89,8 @@ def test_without_refinement_stop_words_stay(mind_logs, tmp_path):
     assert news.segments.tolist() == [0, 0, 1, 2, 3, 4, 5]
 
 
-def test_engines_write_the_same_bytes(mind_logs, tmp_path, engine_name):
-    if engine_name == "duckdb":
-        pytest.skip("compared with spark")
+@pytest.mark.parametrize("engine_name", ["spark"], indirect=True)
+def test_duckdb_writes_the_same_bytes(mind_logs, tmp_path, engine_name):
     for name in ("duckdb", "spark"):
         prepare(mind_logs, tmp_path / name, PrepareConfig(), EngineConfig(engine=name, memory=1))
     compare_folders(tmp_path / "duckdb", tmp_path / "spark")
@@ -190,6 +190,21 @@ def test_a_full_disk_leaves_nothing_behind(mind_logs, tmp_path):
     assert "Traceback" not in run.stderr
     assert run.stderr.splitlines()[-1].startswith("speedyfeed: ")
     assert list(out.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_inside_the_engine_is_one_line(tmp_path):
+    with (
+        pytest.raises(InputError, match="ran out of room"),
+        open_engine(EngineConfig(memory=1), tmp_path) as engine,
+    ):
+        engine.save(ibis.memtable({"row": [1]}), "no/such/folder")
+    with (
+        pytest.raises(InputError, match="ran out of room"),
+        open_engine(EngineConfig(memory=1), tmp_path) as engine,
+    ):
+        engine.backend.raw_sql("SET temp_directory = ''")
+        engine.backend.raw_sql("SET memory_limit = '20MB'")
+        engine.save(ibis.range(30_000_000).unnest().name("row").as_table().order_by(ibis._.row.desc()), "rows")
 
 
 def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_path):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import duckdb
 import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
@@ -78,6 +79,9 @@ def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
         backend.raw_sql("SET enable_progress_bar = false")
         try:
             yield Engine(backend, scratch)
+        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"DuckDB ran out of room: {reason}; free some disk, or change --memory") from error
         finally:
             backend.disconnect()
     else:
