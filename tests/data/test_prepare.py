@@ -41,6 +41,7 @@ def test_a_log_becomes_a_store(mind_logs, tmp_path):
     assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 4, 2], [5, 2, 4]]
     pools = [[] if pool < 0 else store.train.pools[pool].tolist() for pool in store.train.click_pools]
     assert pools == [[], [5], [3], [], [1], [1]]
+    assert [store.train.pools[pool].tolist() for pool in store.train.user_pools] == [[5], [1]]
 
     dev = store.impressions("dev")
     assert [shown.tolist() for shown in dev.candidates] == [[3, 5, 0], [3, 1], [1, 3]]

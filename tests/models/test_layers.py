@@ -10,6 +10,7 @@ from speedyfeed.models.layers import AdditiveAttention
 def test_ragged_attention_is_the_attention_of_each_owner_alone(owners: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     layer = AdditiveAttention(6, query_width=4).double()
+    torch.nn.init.normal_(layer.query.weight)
     items = torch.randn(len(owners), 6, dtype=torch.float64, requires_grad=True)
     owner = torch.tensor(owners)
     upstream = torch.randn(5, 6)

@@ -32,7 +32,8 @@ def make_encoder(family: str = "bert", **settings: object) -> NewsEncoder:
     torch.manual_seed(3)
     encoder = NewsEncoder(NewsEncoderConfig(**{"dim": 12, **settings}), model).eval()
     with torch.no_grad():
-        encoder.frequency.weight.normal_(std=0.3)
+        for zero in (encoder.frequency, encoder.over_tokens.query, encoder.over_segments.query):
+            zero.weight.normal_(std=0.3)
     return encoder
 
 
@@ -55,7 +56,8 @@ def padded_twin(encoder: NewsEncoder, news: PackedNews) -> Tensor:
         mask = torch.ones(1, len(segments), dtype=torch.bool)
         pooled = additive(encoder.over_segments, segments[None], mask)[0] if len(segments) else torch.zeros(width)
         out.append(encoder.project(pooled))
-    return torch.stack(out)
+    news_MD = torch.stack(out)
+    return torch.nn.functional.normalize(news_MD, dim=1) if encoder.config.normalize else news_MD
 
 
 def padded_bus(encoder: NewsEncoder, news: PackedNews, lengths: list[int]) -> Tensor:
@@ -90,7 +92,7 @@ def additive(layer: torch.nn.Module, items: Tensor, mask: Tensor) -> Tensor:
     return (scores.masked_fill(~mask, -torch.inf).softmax(-1)[..., None] * items).sum(-2)
 
 
-@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"num_categories": 3}, {"dim": 0}])
+@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"num_categories": 3}, {"dim": 0}, {"normalize": False}])
 def test_packed_encoding_is_the_padded_appendix(settings: dict[str, object]) -> None:
     encoder, news = make_encoder(**settings), make_news()
     upstream = torch.randn(len(news), encoder.dim)
@@ -185,7 +187,8 @@ def test_minilm_one_segment_is_the_stock_model() -> None:
     padded = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = stock(**padded).last_hidden_state
-        pooled = additive(encoder.over_tokens, hidden, padded["attention_mask"].bool())
+        mask = padded["attention_mask"][..., None]
+        pooled = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
     torch.testing.assert_close(torch.from_numpy(encoder.encode(texts)), pooled, rtol=1e-4, atol=1e-5)
 
 
@@ -202,11 +205,17 @@ def test_a_trial_step_leaves_no_gradient() -> None:
     assert all(p.grad is None for p in encoder.parameters())
 
 
-def test_centred_embeddings_have_no_mean_and_the_same_differences() -> None:
-    encoder, news = make_encoder(), make_news()
-    before = encoder.encode_all(news)
-    encoder.centre(news)
+def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
+    encoder, news = make_encoder(dim=8, normalize=False), make_news()
+    pooled = encoder._pool(news).detach()
+    encoder.fit_projection(news)
     after = encoder.encode_all(news)
-    assert before.mean(0).abs().max() > 0.01
-    torch.testing.assert_close(after.mean(0), torch.zeros(12), rtol=0, atol=1e-6)
-    torch.testing.assert_close(after - after[0], before - before[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
+    spread = torch.linalg.svdvals(pooled - pooled.mean(0))
+    assert float((after**2).sum()) == pytest.approx(float((spread[:8] ** 2).sum()), rel=1e-4)
+
+
+def test_embeddings_have_length_one_unless_told_otherwise() -> None:
+    news = make_news([[5, 3, 4], [4], [3, 5]])
+    torch.testing.assert_close(make_encoder().encode_all(news).norm(dim=1), torch.ones(3))
+    assert (make_encoder(normalize=False).encode_all(news).norm(dim=1) - 1).abs().max() > 0.01

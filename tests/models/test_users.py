@@ -14,12 +14,14 @@ DIM = 12
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """A user encoder whose start vector has been learned, not left at zero."""
+    """A user encoder whose start vector and scores have been learned, not left at zero."""
     torch.manual_seed(seed)
     encoder = build_user_encoder(UserConfig(name=name, heads=3, query_width=7), dim=DIM)
     with torch.no_grad():
         assert isinstance(encoder.start, Tensor)
         encoder.start.normal_()
+        if name == "attentive":
+            encoder.score.weight.normal_()
     return encoder
 
 
@@ -50,10 +52,10 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor) -> Tensor:
     if name == "self-attention":
         items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
     if name == "attentive":
-        scores = [encoder.score.weight[0] @ item for item in items]
-    else:
-        linear, _, query = encoder.score
-        scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
+        scores = [encoder.score.weight[0] @ click for click in clicks]
+        return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
+    linear, _, query = encoder.score
+    scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
     return weighted(scores, items)
 
 
@@ -102,18 +104,25 @@ def test_attentive_weights_by_hand() -> None:
     encoder = AttentiveUser(dim=1)
     with torch.no_grad():
         encoder.score.weight.fill_(1.0)
-    two = math.log(2.0)  # a click of that value weighs twice as much as the start vector, which is zero
-    users = encoder(torch.tensor([[[two], [two]]]), torch.ones(1, 2, dtype=torch.bool))
-    assert users.flatten().tolist() == pytest.approx([0.0, two * 2 / 3, two * 4 / 5])
+        encoder.start.fill_(5.0)
+    two = math.log(2.0)  # a click of that value weighs twice as much as one of zero
+    users = encoder(torch.tensor([[[0.0], [two], [two]]]), torch.ones(1, 3, dtype=torch.bool))
+    assert users.flatten().tolist() == pytest.approx([5.0, 5.0, 5.0 + two * 2 / 3, 5.0 + two * 4 / 5])
+
+
+def test_an_untrained_attentive_user_is_the_mean_of_the_clicks() -> None:
+    clicks = torch.randn(1, 3, DIM)
+    users = AttentiveUser(dim=DIM)(clicks, torch.ones(1, 3, dtype=torch.bool))
+    torch.testing.assert_close(users[0, 3], clicks[0].mean(0))
+    assert not users[0, 0].any()
 
 
 def test_a_much_higher_later_score_does_not_blank_out_earlier_prefixes() -> None:
     encoder = AttentiveUser(dim=1)
     with torch.no_grad():
         encoder.score.weight.fill_(1.0)
-        encoder.start.fill_(-500.0)
     users = encoder(torch.tensor([[[-200.0], [300.0]]]), torch.ones(1, 2, dtype=torch.bool))
-    assert users.flatten().tolist() == [-500.0, -200.0, 300.0]
+    assert users.flatten().tolist() == [0.0, -200.0, 300.0]
 
 
 def test_mixed_precision_stays_close_to_full(encoder: nn.Module) -> None:

@@ -139,23 +139,26 @@ def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Ite
 def _write_clicks(
     folder: Path, batches: Iterator[pa.RecordBatch], pool_sizes: NDArray[np.int64]
 ) -> tuple[pa.Array, int, int]:
-    """Write (user_id, row, news), ordered by user; returns the users, the clicks and those with a pool."""
+    """Write (user_id, row, first, news), ordered by user; returns the users, the clicks and those with a pool."""
     users: list[pa.Array] = []
     lengths: list[NDArray[np.int64]] = []
     num_with_pool = 0
     with (
         ArrayWriter(folder, "clicks.values", np.int32) as clicks,
         ArrayWriter(folder, "click_pools", np.int64) as click_pools,
+        ArrayWriter(folder, "user_pools", np.int64) as user_pools,
     ):
         for batch in batches:
             runs = pc.run_end_encode(batch["user_id"])
-            names, counts = runs.values, np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int64)
+            ends = runs.run_ends.to_numpy().astype(np.int64)
+            names, counts, first = runs.values, np.diff(ends, prepend=0), batch["first"].to_numpy()[ends - 1]
             if users and len(names) and users[-1][-1] == names[0]:  # the batch begins within a user
                 lengths[-1][-1] += counts[0]
-                names, counts = names[1:], counts[1:]
+                names, counts, first = names[1:], counts[1:], first[1:]
             if len(names):
                 users.append(names)
                 lengths.append(counts)
+                user_pools.append(np.where(pool_sizes[first] > 0, first, -1))
             clicks.append(batch["news"].to_numpy())
             rows = batch["row"].to_numpy()
             has_pool = (rows >= 0) & (pool_sizes[rows] > 0)

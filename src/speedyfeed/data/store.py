@@ -4,7 +4,7 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
-    train/                    users.parquet, clicks (ragged by user), click_pools, pools (ragged by impression)
+    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools (ragged by impression)
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
 News 0 is padding and has no segment. Opening reads the manifest and the headers of the arrays one asks for.
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, open_array, open_ragged
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 PAD_NEWS = 0
 MANIFEST = "manifest.json"
 
@@ -52,6 +52,8 @@ class Timelines:
     """News by reader, oldest first."""
     click_pools: NDArray[np.int64]
     """Beside each click, the row of `pools` with the news skipped in its impression; -1 where none is known."""
+    user_pools: NDArray[np.int64]
+    """Beside each reader, the row of `pools` of the first impression; -1 where it skipped nothing."""
     pools: Ragged
     """Skipped news by impression."""
 
@@ -104,6 +106,7 @@ class Store:
         return Timelines(
             clicks=open_ragged(folder, "clicks"),
             click_pools=open_array(folder, "click_pools"),
+            user_pools=open_array(folder, "user_pools"),
             pools=open_ragged(folder, "pools"),
         )
 

@@ -40,6 +40,8 @@ class NewsEncoderConfig:
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME."""
     dim: int = 256
     """Width of a news embedding; 0 keeps the encoder's."""
+    normalize: bool = True
+    """Scale embeddings to length one."""
     bus: bool = True
     """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
     segment_length: int = 32
@@ -89,20 +91,24 @@ class NewsEncoder(nn.Module):
         self.over_tokens = AdditiveAttention(width)
         self.over_segments = AdditiveAttention(width)
         self.category = nn.Embedding(config.num_categories, width) if config.num_categories else None
-        self.project = nn.Linear(width, config.dim) if config.dim else nn.Identity()
+        self.project = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
         self._frozen = self._freeze(width)
 
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD. A news without segments gets the embedding of an empty text."""
+        news_MD: Tensor = self.project(self._pool(news))
+        return nn.functional.normalize(news_MD, dim=1) if self.config.normalize else news_MD
+
+    def _pool(self, news: PackedNews) -> Tensor:
+        """news_MH, of the encoder's width."""
         segments_KH, owners_K = self._encode_segments(news)
         if self.category is not None:
             assert news.categories_M is not None, "this encoder attends to categories: give the news theirs"
             categories_M = news.categories_M.to(segments_KH.device).long()
             segments_KH = torch.cat([segments_KH, self.category(categories_M)])
             owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
-        news_MD: Tensor = self.project(self.over_segments(segments_KH, owners_K, len(news)))
-        return news_MD
+        return self.over_segments(segments_KH, owners_K, len(news))
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
         """One row per text; a text is a string, or its title, abstract and body."""
@@ -131,14 +137,23 @@ class NewsEncoder(nn.Module):
         return out
 
     @torch.no_grad()
-    def centre(self, news: PackedNews) -> None:
-        """Shift all embeddings so that the mean of these news is zero; needs a projection.
+    def fit_projection(self, news: PackedNews) -> None:
+        """Start the projection from these news: their mean becomes zero, and what tells them apart is kept.
 
         Embeddings of a pretrained encoder share a large part that tells no two news apart, and inner products
-        are mostly about it: training would have to unlearn it first.
+        are mostly about it: training would have to unlearn it first. A random projection would blur the rest.
         """
-        if isinstance(self.project, nn.Linear):
-            self.project.bias.sub_(self.encode_all(news).mean(0).to(self.project.bias.device))
+        if not isinstance(self.project, nn.Linear):
+            return
+        was_training = self.training
+        self.train(False)
+        news_MH = torch.cat([self._pool(news.select(rows)) for rows in _by_length(news.lengths_M, 8192)])
+        self.train(was_training)
+        mean_H = news_MH.mean(0)
+        if self.dim < mean_H.numel():
+            directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
+            self.project.weight.copy_(directions_HH[: self.dim])
+        self.project.bias.copy_(-self.project.weight @ mean_H)
 
     def train(self, mode: bool = True) -> "NewsEncoder":
         """As any module; frozen layers stay as they are."""
@@ -206,6 +221,14 @@ class NewsEncoder(nn.Module):
             backend=self.config.backend,
             states=FrozenStates(width=width, budget=budget, file=self.config.frozen_file),
         )
+
+
+def _orthogonal(width: int, dim: int) -> nn.Linear:
+    """A projection that changes inner products as little as it can."""
+    linear = nn.Linear(width, dim)
+    nn.init.orthogonal_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 def _by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:

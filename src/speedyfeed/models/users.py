@@ -43,17 +43,24 @@ class UserConfig:
 
 
 class AttentiveUser(nn.Module):
-    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x); one learned vector q."""
+    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x), beside what every reader starts from.
+
+    Untrained, both learned vectors are zero and a user is the mean of the clicks.
+    """
 
     def __init__(self, *, dim: int) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
         self.score = nn.Linear(dim, 1, bias=False)
+        nn.init.zeros_(self.score.weight)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
         """users_BPD"""
-        items_BPD = _with_start(self.start, clicks_BLD)
-        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+        items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
+        visible_BPP = _visible(clicked_BL)
+        # The zeros in front stand in for clicks where there is none, and for nothing else.
+        visible_BPP[:, :, 0] = nn.functional.pad(clicked_BL.cumsum(1) == 0, (1, 0), value=True)
+        return self.start.to(items_BPD.dtype) + _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
 
 
 class AdditiveUser(nn.Module):

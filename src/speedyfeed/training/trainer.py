@@ -21,15 +21,15 @@ from speedyfeed.models.recommender import Recommender
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.training.checkpoint import Progress, checkpoints, load_checkpoint, prune, save_checkpoint
-from speedyfeed.training.losses import ClickLoss, log_popularity
+from speedyfeed.training.losses import ClickLoss, log_popularity, weigh_without_pool
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.outcome import keep_best, write_model
 from speedyfeed.training.run import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 
-CENTRE_NEWS = 256
-"""News whose mean embedding a run starts from as zero."""
+PROJECTED_NEWS = 512
+"""News that the projection of a new run is fitted to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,11 @@ class Trainer:
         self.device = choose_device(config.train.device)
         seed_everything(config.train.seed)
         self.model = Recommender(config.recommender).to(self.device)
-        self.loss = ClickLoss(config.loss).to(self.device)
+        kept = store.manifest["counts"]["kept"]["train"]
+        weight = weigh_without_pool(
+            config.loss, num_clicks=kept["clicks"], num_with_pool=kept["clicks_with_negatives"]
+        )
+        self.loss = ClickLoss(config.loss, weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self.cache = (
             NewsCache(num_news=store.num_news, dim=self.model.news.dim, dtype=config.train.cache_type)
@@ -107,9 +111,9 @@ class Trainer:
         saved = checkpoints(self.run.checkpoints)
         if not saved:
             sample = np.random.default_rng(self.config.train.seed).integers(
-                1, self.store.num_news + 1, CENTRE_NEWS
+                1, self.store.num_news + 1, PROJECTED_NEWS
             )
-            self.model.news.centre(self.news.select(torch.from_numpy(sample)))
+            self.model.news.fit_projection(self.news.select(torch.from_numpy(sample)))
             return Progress(), None
         return load_checkpoint(
             saved[-1],
