@@ -4,7 +4,7 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
-    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools (ragged by impression)
+    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools (by impression)
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
 News 0 is padding and has no segment. Opening reads the manifest and the headers of the arrays one asks for.

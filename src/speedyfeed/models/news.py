@@ -108,7 +108,8 @@ class NewsEncoder(nn.Module):
             categories_M = news.categories_M.to(segments_KH.device).long()
             segments_KH = torch.cat([segments_KH, self.category(categories_M)])
             owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
-        return self.over_segments(segments_KH, owners_K, len(news))
+        news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
+        return news_MH
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
         """One row per text; a text is a string, or its title, abstract and body."""
