@@ -89,13 +89,7 @@ class Store:
     @cached_property
     def news(self) -> NewsTokens:
         """Tokens of all news."""
-        folder = self.path / "news"
-        return NewsTokens(
-            tokens=open_ragged(folder, "tokens"),
-            frequencies=open_array(folder, "frequencies"),
-            fields=open_array(folder, "fields"),
-            segments=open_array(folder, "segments.offsets"),
-        )
+        return open_news(self.path / "news")
 
     @cached_property
     def train(self) -> Timelines:
@@ -150,6 +144,16 @@ def open_store(path: Path) -> Store:
         if found != facts["bytes"]:
             raise InputError(f"{file}: found {found or 'no'} bytes, expected {facts['bytes']}; prepare it again")
     return Store(path, manifest)
+
+
+def open_news(folder: Path) -> NewsTokens:
+    """The tokens below a folder, mapped."""
+    return NewsTokens(
+        tokens=open_ragged(folder, "tokens"),
+        frequencies=open_array(folder, "frequencies"),
+        fields=open_array(folder, "fields"),
+        segments=open_array(folder, "segments.offsets"),
+    )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.model = path / "model"
+        self.words = path / "words.parquet"
 
     @property
     def config(self) -> RunConfig:

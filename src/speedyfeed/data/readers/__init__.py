@@ -5,10 +5,12 @@ them, and reports the first broken line as `path:line: found X, expected Y; what
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from speedyfeed.data.readers import adressa, ebnerd, mind, msnews, parquet, speedyrec
+from speedyfeed.data.readers.folders import find_splits
 from speedyfeed.data.tables import Logs, Split
 from speedyfeed.errors import InputError
 
@@ -44,6 +46,21 @@ def open_logs(folder: Path, format: str | None = None) -> Logs:
     elif format not in _READERS:
         raise InputError(f"format {format!r}: found no such format, expected {_expected()}; choose one of them")
     return Logs(format=format, splits=_READERS[format].open_splits(folder))
+
+
+def open_split(folder: Path, split: str, format: str | None = None) -> Logs:
+    """One split to rank, after the train split where there is one: some logs keep histories only there.
+
+    `split` is dev or test; where the folder has the other one alone, or is itself the split, that is taken.
+    """
+    logs = open_logs(folder, format)
+    if len(logs.splits) == 1 and not find_splits(folder):
+        return replace(logs, splits=(replace(logs.splits[0], name=split),))
+    names = [part.name for part in logs.splits if part.name != "train"]
+    if not names:
+        raise InputError(f"{folder}: found only train, expected dev or test to rank; give that folder itself")
+    chosen = split if split in names else names[0]
+    return replace(logs, splits=tuple(part for part in logs.splits if part.name in ("train", chosen)))
 
 
 def _recognise(folder: Path) -> str:
