@@ -24,10 +24,10 @@ COMMANDS = {
     "train": "train a recommender on a store; resumable",
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "recommend": "the best news for one reader",
-    "bench": "measure one claim on this machine: encoder, bus",
+    "bench": "measure one claim on this machine: encoder, bus, recall",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus")
+BENCHES = ("encoder", "bus", "recall")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 
