@@ -6,6 +6,7 @@ from dataclasses import replace
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
 from speedyfeed.training.run import RunConfig, TrainConfig
 
 
@@ -33,6 +34,18 @@ def speedy_last() -> RunConfig:
     return replace(speedy_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
+def zero_shot() -> RunConfig:
+    """The pretrained encoder untouched: tokens and clicks averaged, embeddings of length one, not a step taken.
+
+    What training must beat. Meant for a store of plain titles: prepare --refine none --fields title.
+    """
+    return RunConfig(
+        news=NewsEncoderConfig(dim=0, pooling="mean"),
+        user=UserConfig(name="mean"),
+        train=TrainConfig(steps=0, precision="fp32", validations=0),
+    )
+
+
 def tiny() -> RunConfig:
     """Small steps of a narrow model, for trying things out."""
     return replace(
@@ -48,6 +61,7 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "speedy-unilm": speedy_unilm,
     "speedy-half": speedy_half,
     "speedy-last": speedy_last,
+    "zero-shot": zero_shot,
     "tiny": tiny,
 }
 

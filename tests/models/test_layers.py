@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speedyfeed.models.layers import AdditiveAttention
+from speedyfeed.models.layers import AdditiveAttention, RaggedMean
 
 
 @settings(max_examples=40, deadline=None)
@@ -27,6 +27,13 @@ def test_ragged_attention_is_the_attention_of_each_owner_alone(owners: list[int]
     torch.testing.assert_close(ours.double(), twin, rtol=1e-5, atol=1e-5)
     for gradient, expected in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_is_attention_that_prefers_nothing() -> None:
+    attention = AdditiveAttention(6)
+    torch.nn.init.zeros_(attention.query.weight)
+    items, owners = torch.randn(9, 6), torch.tensor([0, 3, 0, 1, 1, 1, 0, 3, 3])
+    torch.testing.assert_close(RaggedMean()(items, owners, 5), attention(items, owners, 5))
 
 
 def test_large_scores_do_not_overflow() -> None:

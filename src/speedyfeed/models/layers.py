@@ -1,7 +1,8 @@
-"""Additive attention over ragged rows: no padding, any order."""
+"""Many items to one per owner, over ragged rows: no padding, any order."""
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 
@@ -25,6 +26,15 @@ class AdditiveAttention(nn.Module):
         weights = ragged_softmax(scores, owners, num_owners)
         weighted = items.float() * weights[:, None]
         return weighted.new_zeros(num_owners, items.size(1)).index_add(0, owners, weighted)
+
+
+class RaggedMean(nn.Module):
+    """Many items to one per owner, all alike; an owner without items gets zeros."""
+
+    def forward(self, items: Tensor, owners: Tensor, num_owners: int) -> Tensor:
+        """(items, width), the owner of each item, the number of owners -> (owners, width)."""
+        sums = items.float().new_zeros(num_owners, items.size(1)).index_add(0, owners, items.float())
+        return sums / torch.bincount(owners, minlength=num_owners).clamp(min=1)[:, None]
 
 
 def ragged_softmax(scores: Tensor, owners: Tensor, num_owners: int) -> Tensor:

@@ -9,7 +9,7 @@ embedded and added to its tokens. It starts at zero: before training, refined te
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
-from speedyfeed.models.layers import AdditiveAttention
+from speedyfeed.models.layers import AdditiveAttention, RaggedMean
 from speedyfeed.models.names import load_tokenizer, parse_encoder
 from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
 from speedyfeed.models.plm import first_position, load_encoder, max_length
@@ -40,6 +40,8 @@ class NewsEncoderConfig:
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME."""
     dim: int = 256
     """Width of a news embedding; 0 keeps the encoder's."""
+    pooling: Literal["attention", "mean"] = "attention"
+    """attention weighs tokens, then segments; mean takes all alike and scales an embedding to length one."""
     bus: bool = True
     """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
     segment_length: int = 32
@@ -88,8 +90,9 @@ class NewsEncoder(nn.Module):
         assert isinstance(embedding, nn.Embedding)
         self.frequency = nn.Embedding(NUM_FREQUENCIES, embedding.embedding_dim)
         nn.init.zeros_(self.frequency.weight)
-        self.over_tokens = AdditiveAttention(width)
-        self.over_segments = AdditiveAttention(width)
+        attends = config.pooling == "attention"
+        self.over_tokens: nn.Module = AdditiveAttention(width) if attends else RaggedMean()
+        self.over_segments: nn.Module = AdditiveAttention(width) if attends else RaggedMean()
         self.category = nn.Embedding(config.num_categories, width) if config.num_categories else None
         self.project = nn.Linear(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
@@ -104,7 +107,7 @@ class NewsEncoder(nn.Module):
             segments_KH = torch.cat([segments_KH, self.category(categories_M)])
             owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
         news_MD: Tensor = self.project(self.over_segments(segments_KH, owners_K, len(news)))
-        return news_MD
+        return news_MD if self.config.pooling == "attention" else nn.functional.normalize(news_MD, dim=1)
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
         """One row per text; a text is a string, or its title, abstract and body.

@@ -35,7 +35,7 @@ class UserConfig:
     """What turns clicks into a user."""
 
     name: str = "attentive"
-    """User encoder: attentive, self-attention (NRMS), gru (LSTUR) or additive (NAML)."""
+    """User encoder: attentive, self-attention (NRMS), gru (LSTUR), additive (NAML) or mean."""
     heads: int = 8
     """Attention heads of `self-attention`; they must divide the width of a news embedding."""
     query_width: int = 200
@@ -68,6 +68,21 @@ class AdditiveUser(nn.Module):
         """users_BPD"""
         items_BPD = _with_start(self.start, clicks_BLD)
         return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+
+
+class MeanUser(nn.Module):
+    """The clicks' plain mean; the start vector stands only where there is no click."""
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+        """users_BPD"""
+        items_BPD = _with_start(self.start, clicks_BLD)
+        visible_BPP = _visible(clicked_BL)
+        visible_BPP[:, 1:, 0] = ~(clicked_BL.cumsum(1) > 0)
+        return _pool_prefixes(items_BPD, items_BPD.new_zeros(*items_BPD.shape[:2], 1), visible_BPP)
 
 
 class SelfAttentionUser(nn.Module):
@@ -121,6 +136,7 @@ USER_ENCODERS: dict[str, Callable[[int, UserConfig], nn.Module]] = {
     ),
     "gru": lambda dim, config: GRUUser(dim=dim),
     "additive": lambda dim, config: AdditiveUser(dim=dim, query_width=config.query_width),
+    "mean": lambda dim, config: MeanUser(dim=dim),
 }
 """User encoders by name: (width of news embeddings, settings) -> module."""
 
