@@ -226,7 +226,7 @@ def test_one_split_is_enough_to_rank(mind_logs, tmp_path, place):
     elif place != "dev":
         shutil.rmtree(logs, ignore_errors=True)
         shutil.copytree(mind_logs / "dev", logs)
-    store = prepare_split(logs, tmp_path / "other", rules)
+    store = prepare_split(logs, tmp_path / "other", rules, split="dev")
     assert store.splits == ("dev",)
     assert store.impressions("dev").labels.tolist() == [0, 1, 0, 1, 0, 0, 1]
     assert store.num_news == 3
@@ -247,6 +247,16 @@ def test_a_folder_of_train_alone_has_nothing_to_rank(mind_logs, tmp_path):
     shutil.rmtree(mind_logs / "dev")
     with pytest.raises(InputError, match="found only train, expected dev or test"):
         prepare_split(mind_logs, tmp_path / "other", rules)
+
+
+def test_the_split_to_rank_is_the_one_asked_for_or_the_preferred_one(mind_logs, tmp_path):
+    rules = rules_of(make(mind_logs, tmp_path / "store"))
+    with pytest.raises(InputError, match="no split 'test' to rank, only dev"):
+        prepare_split(mind_logs, tmp_path / "other", rules, split="test")
+    shutil.copytree(mind_logs / "dev", mind_logs / "test")
+    for place, prefer in enumerate((("dev", "test"), ("test", "dev"))):
+        store = prepare_split(mind_logs, tmp_path / str(place), rules, prefer=prefer)
+        assert store.splits == ("train", prefer[0])
 
 
 PREPARE = [sys.executable, "-m", "speedyfeed", "prepare"]

@@ -7,6 +7,7 @@ with the log, and a store exists only once all of it is written.
 import dataclasses
 import hashlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from speedyfeed.data.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.splits import SplitCounts, write_impressions, write_timelines
 from speedyfeed.data.store import MANIFEST, STORE_VERSION, Store, file_facts, open_store, read_manifest, sha256
-from speedyfeed.data.tables import Logs
+from speedyfeed.data.tables import TO_RANK, Logs
 from speedyfeed.data.text import TextConfig, TextRules, write_news
 from speedyfeed.data.tokens import Tokenizer
 from speedyfeed.errors import InputError
@@ -63,15 +64,16 @@ def prepare_split(
     store_path: Path,
     rules: TextRules,
     *,
-    split: str = "dev",
+    split: str | None = None,
     format: str | None = None,
+    prefer: Sequence[str] = TO_RANK,
     report: Report = silent,
 ) -> Store:
     """A store to rank one split from, with a model whose news were treated by `rules`; needs no train split.
 
-    Its last split is the one to rank: `split`, or the only one the logs have.
+    Its last split is the one to rank: `split`, or the preferred one the logs have.
     """
-    logs = open_split(logs_path, split, format)
+    logs = open_split(logs_path, split, format, prefer=prefer)
     return _prepare(logs, logs_path, store_path, rules, EngineConfig(), report, is_to_learn=False).store
 
 
