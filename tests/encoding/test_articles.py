@@ -1,5 +1,6 @@
 """Articles packed one by one look as the store holds them."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ from speedyfeed.encoding.articles import Articles, load_packer
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 
 ARTICLES = [
     ("The cat saw the other cat run", "A cat ran."),
@@ -34,6 +36,17 @@ def test_articles_become_what_the_store_holds(store):
     assert same(pack(ARTICLES), news.select(torch.arange(1, 6)))
     assert same(pack(ARTICLES[3:]), news.select(torch.tensor([4, 5])))  # no matter in what company
     assert len(pack([])) == 0
+
+
+def test_an_encoder_with_frozen_layers_does_not_take_articles_for_news_it_knows(mind_logs, tiny_encoder, tmp_path):
+    store = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store
+    encoder = NewsEncoder(NewsEncoderConfig(encoder=str(tiny_encoder), train_layers=1)).eval()
+    encoder.packer = Articles(store.manifest, words=store.path / "words.parquet", plm="minilm")
+    known = encoder.encode_all(open_packed(store))  # its lower layers are kept by the number of the news
+    last, again = encoder.encode(ARTICLES[4:]), encoder.encode(ARTICLES[4:])
+    np.testing.assert_allclose(last[0], known[5], atol=1e-6)
+    np.testing.assert_allclose(last, again, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(ARTICLES[:1])[0], known[1], atol=1e-6)
 
 
 def test_an_empty_article_is_an_empty_segment(store):

@@ -7,6 +7,7 @@ whether for one article or for a thousand.
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,7 +50,8 @@ class Articles:
                 texts = engine.open(folder / "texts.parquet")
                 write_news(engine, texts, len(rows), folder, self.rules, self._tokenizer)
             news = packed(open_news(folder / "news"))
-            return news.select(torch.arange(1, len(rows) + 1))
+            # They are in no store: an encoder that keeps something per news must not take them for its own.
+            return replace(news.select(torch.arange(1, len(rows) + 1)), ids_M=None)
 
     def save(self, folder: Path) -> None:
         """Write into a folder beside the tokenizer's."""

@@ -9,7 +9,7 @@ text as it would have in training. Only the news that the split needs are encode
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -125,7 +125,7 @@ def embed(model: Recommender, data: Data, report: progress.Report = progress.sil
     shown = data.impressions
     clicked = latest(shown.histories, LATEST_CLICKS).values
     needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
-    news = open_packed(data.store)
+    news = replace(open_packed(data.store), ids_M=None)  # numbers of this store, not of the run's
     news_VD = torch.zeros(len(news), model.news.dim)
     news_VD[needed] = model.news.encode_all(news.select(needed), report=report)
     return Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD))

@@ -6,7 +6,8 @@ RUN/
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
   best/           step-N/: the model that validated best so far
-  model/          the finished recommender with its news, written last
+  model/          the finished recommender with its news and how they were prepared, written last
+  index/          the graphs of the last evaluation
 """
 
 import dataclasses

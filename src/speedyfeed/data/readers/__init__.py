@@ -57,7 +57,9 @@ def open_split(
     """
     logs = open_logs(folder, format)
     if len(logs.splits) == 1 and not find_splits(folder):
-        return replace(logs, splits=(replace(logs.splits[0], name=split or prefer[0]),))
+        own = logs.splits[0].name
+        name = split or (own if own in TO_RANK else prefer[0])
+        return replace(logs, splits=(replace(logs.splits[0], name=name),))
     chosen = choose_split(folder, [part.name for part in logs.splits], split, prefer=prefer)
     return replace(logs, splits=tuple(part for part in logs.splits if part.name in ("train", chosen)))
 
