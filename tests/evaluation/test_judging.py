@@ -1,6 +1,7 @@
 """Runs judged through the command line: on their own store, on raw logs, against each other."""
 
 import json
+import re
 import shutil
 import tempfile
 
@@ -132,7 +133,7 @@ def test_the_index_is_kept_in_the_run_folder(newsroom, capsys):
 
 def test_the_table_shows_empty_groups_as_such_and_what_was_left_out(newsroom, tmp_path, capsys):
     told = said(capsys, "evaluate", newsroom.zero)
-    assert "1 candidates without text are ranked last" in told
+    assert "candidates without text, ranked last: 1\n" in told
     assert "8 HNSW graphs (connectivity 16, expansion 128 and 256)" in told
     groups = {line[:16].strip(): line[16:].split() for line in told.splitlines()[-5:]}
     assert list(groups) == ["history empty", "history 1 to 5", "history over 5", "news seen", "news unseen"]
@@ -169,6 +170,16 @@ def test_unlabelled_impressions_are_not_scored_but_counted(newsroom, capsys, tmp
     assert "0 impressions scored" in told
     assert "30 unlabelled" in told
     assert "speedyfeed rank" in told
+
+
+def test_a_log_of_which_nothing_has_text_is_still_ranked(newsroom, capsys, tmp_path):
+    shutil.copytree(newsroom.logs / "dev", tmp_path / "logs")
+    behaviors = tmp_path / "logs" / "behaviors.tsv"
+    behaviors.write_text(re.sub(r"\bN(?=\d)", "Z", behaviors.read_text("utf-8")), encoding="utf-8")
+    found = figures(capsys, "evaluate", newsroom.zero, tmp_path / "logs")
+    assert found["auc"] == 0.5
+    assert found["recall@50"] == 0
+    assert found["groups"]["news_seen"]["auc"] is None
 
 
 def test_two_runs_are_compared_impression_by_impression(newsroom, capsys):

@@ -18,7 +18,7 @@ from speedyfeed import progress
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
 from speedyfeed.evaluation.evaluate import Report
-from speedyfeed.evaluation.judge import SEED, judge_run, open_data, open_judge
+from speedyfeed.evaluation.judge import SEED, judge_run, open_data, open_finished
 from speedyfeed.progress import progress_bars
 
 
@@ -66,10 +66,12 @@ def run(arguments: Arguments) -> None:
 
 
 def _judge(path: Path, arguments: Arguments, report: progress.Report) -> Judged:
-    judge = open_judge(path)
-    with open_data(judge, arguments.data, split=arguments.split, format=arguments.format, report=report) as data:
+    finished = open_finished(path)
+    with open_data(
+        finished, arguments.data, split=arguments.split, format=arguments.format, report=report
+    ) as data:
         return Judged(
-            report=judge_run(judge, data, exact=arguments.exact, report=report),
+            report=judge_run(finished, data, exact=arguments.exact, report=report),
             impression_ids=data.load_ids().to_pylist(),
             labels=np.array(data.impressions.labels),
         )

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
-from speedyfeed.evaluation.judge import judge_run, open_data, open_judge, write_per_impression
+from speedyfeed.evaluation.judge import judge_run, open_data, open_finished, write_per_impression
 from speedyfeed.progress import progress_bars
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
@@ -41,12 +41,14 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    judge = open_judge(arguments.run)
+    finished = open_finished(arguments.run)
     with (
         progress_bars() as progress,
-        open_data(judge, arguments.data, split=arguments.split, format=arguments.format, report=progress) as data,
+        open_data(
+            finished, arguments.data, split=arguments.split, format=arguments.format, report=progress
+        ) as data,
     ):
-        report = judge_run(judge, data, pool=arguments.pool, exact=arguments.exact, report=progress)
+        report = judge_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
         if arguments.per_impression:
             write_per_impression(arguments.per_impression, data, report)
         split = data.split
@@ -64,7 +66,7 @@ def print_report(report: Report, split: str) -> None:
         f"clicks only or skips only, {overall.num_unlabelled:,} unlabelled"
     )
     if report.num_candidates_without_text:
-        print(f"{report.num_candidates_without_text:,} candidates without text are ranked last")
+        print(f"candidates without text, ranked last: {report.num_candidates_without_text:,}")
     if not any(found.num_impressions for found in overall.metrics.values()):
         print("no impression has a label: write their ranking with speedyfeed rank")
         return

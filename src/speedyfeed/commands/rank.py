@@ -20,7 +20,7 @@ from speedyfeed.data.readers import open_split
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.judge import embed, open_data, open_judge
+from speedyfeed.evaluation.judge import embed, open_data, open_finished
 from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.progress import progress_bars
@@ -70,14 +70,14 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
-    judge = open_judge(run)
+    finished = open_finished(run)
     with (
         progress_bars() as report,
         open_data(
-            judge, logs, split=arguments.split, format=arguments.format, prefer=PREFER, report=report
+            finished, logs, split=arguments.split, format=arguments.format, prefer=PREFER, report=report
         ) as data,
     ):
-        embedded = embed(judge.model, data, report)
+        embedded = embed(finished.model, data, report)
         shown = data.impressions
         scores = score_candidates(shown, embedded.news_VD, embedded.encode_users, report=report)
         name = submission_name(data.store.manifest["settings"]["format"])

@@ -41,7 +41,7 @@ _SAME_TEXT = ("tokenizer", "refine", "fields", "segment_tokens", "body_segments"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judge:
+class FinishedRun:
     """A finished run, ready to be judged."""
 
     path: Path
@@ -75,7 +75,7 @@ class Embedded:
     encode_users: EncodeUsers
 
 
-def open_judge(path: Path) -> Judge:
+def open_finished(path: Path) -> FinishedRun:
     """The recommender of a finished run, or of a folder or Hub name it was saved under."""
     if (path / RUN).exists() and not open_run(path).model.exists():
         raise InputError(f"{path}: the run has not finished; go on with: speedyfeed train STORE {path} --resume")
@@ -85,12 +85,12 @@ def open_judge(path: Path) -> Judge:
             f"{path}: does not say how its news were prepared (text.json); if it is a run, remove {path}/model "
             "and resume it, which writes the model again"
         )
-    return Judge(path=path, model=model, articles=model.news.packer)
+    return FinishedRun(path=path, model=model, articles=model.news.packer)
 
 
 @contextmanager
 def open_data(
-    judge: Judge,
+    finished: FinishedRun,
     path: Path | None,
     *,
     split: str | None = None,
@@ -104,19 +104,21 @@ def open_data(
     """
     if path is not None and not (path / MANIFEST).exists():
         with TemporaryDirectory(prefix="speedyfeed-") as folder:
-            rules = judge.articles.rules
+            rules = finished.articles.rules
             place = Path(folder) / "store"
             store = prepare_split(path, place, rules, split=split, format=format, prefer=prefer, report=report)
             yield Data(store=store, split=store.splits[-1])
         return
     if path is None:
-        own = _own_store(judge.path)
+        own = _own_store(finished.path)
         if own is None:
-            raise InputError(f"{judge.path}: the store it was trained on is gone or changed; give STORE or LOGS")
+            raise InputError(
+                f"{finished.path}: the store it was trained on is gone or changed; give STORE or LOGS"
+            )
         store = own
     else:
         store = open_store(path)
-        _require_same_text(judge, store)
+        _require_same_text(finished, store)
     yield Data(store=store, split=choose_split(store.path, store.splits, split, prefer=prefer))
 
 
@@ -132,7 +134,7 @@ def embed(model: Recommender, data: Data, report: progress.Report = progress.sil
 
 
 def judge_run(
-    judge: Judge,
+    finished: FinishedRun,
     data: Data,
     *,
     pool: Literal["split", "day"] = "split",
@@ -140,16 +142,16 @@ def judge_run(
     report: progress.Report = progress.silent,
 ) -> Report:
     """Rank and retrieve every impression of the data, clicks looked for among the news of the split or the day."""
-    embedded = embed(judge.model, data, report)
+    embedded = embed(finished.model, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
-    if not exact and pool == "split" and judge.path.is_dir():
-        build_index = kept_in(judge.path / "index")
+    if not exact and pool == "split" and finished.path.is_dir():
+        build_index = kept_in(finished.path / "index")
     return evaluate(
         data.impressions,
         embedded.news_VD,
         embedded.encode_users,
         np.random.default_rng(SEED),
-        seen=_seen(judge.path, data.store),
+        seen=_seen(finished.path, data.store),
         pools=_days(data) if pool == "day" else None,
         build_index=build_index,
         report=report,
@@ -199,10 +201,10 @@ def _days(data: Data) -> NDArray[np.int64]:
     return np.asarray(times.cast(pa.date32()).cast(pa.int32()).to_numpy(), np.int64)
 
 
-def _require_same_text(judge: Judge, store: Store) -> None:
+def _require_same_text(finished: FinishedRun, store: Store) -> None:
     """A store whose tokens mean something else would give figures that mean nothing."""
     remedy = "give the logs themselves, which are then prepared with the run's settings"
-    known, found = judge.articles.text, store.manifest
+    known, found = finished.articles.text, store.manifest
     for name in _SAME_TEXT:
         if known["settings"][name] != found["settings"][name]:
             raise InputError(
