@@ -33,6 +33,17 @@ def speedy_last() -> RunConfig:
     return replace(speedy_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
+def zero_shot() -> RunConfig:
+    """The pretrained encoder untouched: tokens and clicks averaged, embeddings of length one, not a step taken.
+
+    What training must beat. Meant for a store of plain titles: prepare --refine none --fields title.
+    """
+    return RunConfig(
+        news=NewsEncoderConfig(dim=0),
+        train=TrainConfig(steps=0, precision="fp32", validations=0),
+    )
+
+
 def tiny() -> RunConfig:
     """Small steps of a narrow model, for trying things out."""
     return replace(
@@ -48,6 +59,7 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "speedy-unilm": speedy_unilm,
     "speedy-half": speedy_half,
     "speedy-last": speedy_last,
+    "zero-shot": zero_shot,
     "tiny": tiny,
 }
 

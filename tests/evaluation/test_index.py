@@ -5,7 +5,15 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import index as index_module
-from speedyfeed.evaluation.index import ExactIndex, HnswConfig, HnswIndex, Neighbours, open_index, overlap
+from speedyfeed.evaluation.index import (
+    ExactIndex,
+    HnswConfig,
+    HnswIndex,
+    Neighbours,
+    kept_in,
+    open_index,
+    overlap,
+)
 
 WIDTH = 16
 
@@ -86,6 +94,31 @@ def test_settings_of_a_graph_are_saved_with_it(tmp_path):
     for graph in open_index(tmp_path / "index")._graphs:
         assert len(graph) == 25
         assert (graph.connectivity, graph.expansion_add, graph.expansion_search) == (9, 70, 90)
+
+
+def test_more_news_make_more_graphs_not_larger_ones():
+    config = HnswConfig(length_ranges=2, graph_news=50)
+    for num_news, expected in ((60, 2), (101, 3), (300, 6)):
+        index = HnswIndex.build(np.arange(1, num_news + 1), vectors(num_news), config)
+        assert index.parameters["graphs"] == len(index._graphs) == expected
+        assert max(len(graph) for graph in index._graphs) <= 50
+    assert HnswConfig().num_graphs(100_000) == 8
+    assert HnswConfig().num_graphs(1_000_000) == 63
+
+
+def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
+    ids, embeddings, queries = np.arange(1, 101), vectors(100), vectors(5, seed=1)
+    build = kept_in(tmp_path / "index")
+    found = build(ids, embeddings).search(queries, 10)
+    other = build(ids[:50], embeddings[:50])
+    assert len(other) == 50
+    assert len(list((tmp_path / "index").iterdir())) == 1  # the older one is gone
+    assert_same(build(ids, embeddings).search(queries, 10), found)
+    monkeypatch.setattr(HnswIndex, "build", None)
+    assert_same(build(ids, embeddings).search(queries, 10), found)
+    for changed in ((ids, embeddings + 1e-6), (ids + 1, embeddings)):
+        with pytest.raises(TypeError, match="not callable"):
+            build(*changed)
 
 
 def test_news_of_equal_length_share_a_graph(tmp_path):

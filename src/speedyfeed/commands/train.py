@@ -33,7 +33,8 @@ class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of the run."""
     recipe: str = "speedy-mini"
-    """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last, or tiny."""
+    """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
+    zero-shot or tiny."""
     resume: bool = False
     """Go on with the run in RUN, with its own settings."""
     json: bool = False

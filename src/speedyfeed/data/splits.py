@@ -64,10 +64,12 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
     )
 
 
-def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
+def write_impressions(
+    engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
+) -> SplitCounts:
     """A dev or test split: candidates and labels by impression, and each reader's history once.
 
-    The timelines must have been written before.
+    Where the log has timelines, they must have been written before.
     """
     folder.mkdir()
     impressions = engine.open(source)
@@ -84,7 +86,7 @@ def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path,
     with ArrayWriter(folder, "readers", np.int64) as rows:
         for batch in engine.read(readers.order_by("row").select("reader"), f"{split}-readers"):
             rows.append(batch["reader"].to_numpy())
-    train_clicks = engine.reopen(TIMELINES)
+    train_clicks = engine.reopen(TIMELINES) if has_timelines else None
     histories = engine.read(timeline.histories(readers, ids, train_clicks), f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])

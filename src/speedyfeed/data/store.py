@@ -4,7 +4,7 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
-    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools (by impression)
+    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
 News 0 is padding and has no segment. Opening reads the manifest and the headers of the arrays one asks for.
@@ -91,13 +91,7 @@ class Store:
     @cached_property
     def news(self) -> NewsTokens:
         """Tokens of all news."""
-        folder = self.path / "news"
-        return NewsTokens(
-            tokens=open_ragged(folder, "tokens"),
-            frequencies=open_array(folder, "frequencies"),
-            fields=open_array(folder, "fields"),
-            segments=open_array(folder, "segments.offsets"),
-        )
+        return open_news(self.path / "news")
 
     @cached_property
     def train(self) -> Timelines:
@@ -153,6 +147,16 @@ def open_store(path: Path) -> Store:
         if found != facts["bytes"]:
             raise InputError(f"{file}: found {found or 'no'} bytes, expected {facts['bytes']}; prepare it again")
     return Store(path, manifest)
+
+
+def open_news(folder: Path) -> NewsTokens:
+    """The tokens below a folder, mapped."""
+    return NewsTokens(
+        tokens=open_ragged(folder, "tokens"),
+        frequencies=open_array(folder, "frequencies"),
+        fields=open_array(folder, "fields"),
+        segments=open_array(folder, "segments.offsets"),
+    )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

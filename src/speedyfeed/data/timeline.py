@@ -66,13 +66,15 @@ def readers(impressions: ir.Table) -> ir.Table:
     return impressions.mutate(key=key).mutate(reader=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
-def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table) -> ir.Table:
+def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
     """(row, news) of the clicks before the split, once for each reader, oldest first.
 
-    Logs that keep no history leave it empty: then the reader's own train timeline stands for it.
+    Logs that keep no history leave it empty: then the reader's own train timeline, if any, stands for it.
     """
     distinct = readers.filter(_.row == _.reader)
     told = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
+    if train_clicks is None:
+        return told.order_by("row", "position").select("row", "news")
     untold = (
         distinct.filter(_.history.length() == 0)
         .select("user_id", reader="row")

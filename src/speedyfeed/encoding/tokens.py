@@ -5,14 +5,18 @@ import warnings
 import torch
 from torch import Tensor
 
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import NewsTokens, Store
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.ragged import Array
 
 
 def open_packed(store: Store) -> PackedNews:
     """All news of a store, row n is news n; mapped, not read."""
-    news = store.news
+    return packed(store.news)
+
+
+def packed(news: NewsTokens) -> PackedNews:
+    """The same arrays as tensors."""
     return PackedNews(
         tokens_T=_as_tensor(news.tokens.values),
         frequencies_T=_as_tensor(news.frequencies),

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
-from speedyfeed.evaluation.index import Embeddings, HnswIndex
+from speedyfeed.evaluation.index import BuildIndex, Embeddings, HnswIndex
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
-from speedyfeed.evaluation.ranking import BuildIndex, EncodeUsers, Retrieved, score_and_retrieve
+from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.ragged import Ragged
 
 RECALL_AT = (50, 100, 200)
@@ -69,6 +69,7 @@ class Report:
             "candidates_without_text": self.num_candidates_without_text,
             "groups": {name: group.to_json() for name, group in self.groups.items()},
             "index": {
+                **self.retrieved.index_parameters,
                 "recall": _number(self.retrieved.index_recall),
                 "pools": self.retrieved.num_pools,
                 "news_per_pool": self.retrieved.news_per_pool,

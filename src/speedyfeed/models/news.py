@@ -22,7 +22,7 @@ from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.names import load_tokenizer, parse_encoder
-from speedyfeed.models.packed import PackedNews, pack_texts
+from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
 from speedyfeed.models.plm import first_position, load_encoder, max_length
 from speedyfeed.progress import Report, silent
 
@@ -76,6 +76,8 @@ class NewsEncoder(nn.Module):
         self.config = config
         self.encoder = encoder or load_encoder(config.encoder, attention_dropout=config.attention_dropout)
         self._tokenizer = tokenizer
+        self.packer: ArticlePacker | None = None
+        """How its news were prepared, where it was trained on some."""
         if config.segment_length > max_length(self.encoder):
             raise InputError(
                 f"segments of {config.segment_length} tokens are too long for encoder {config.encoder!r}, "
@@ -112,8 +114,14 @@ class NewsEncoder(nn.Module):
         return news_MH
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body."""
-        news = pack_texts(texts, self.tokenizer, self.config.segment_length)
+        """One row per text; a text is a string, or its title, abstract and body.
+
+        A trained encoder prepares them as it met its news in training: refined, where those were.
+        """
+        if self.packer is None:
+            news = pack_texts(texts, self.tokenizer, self.config.segment_length)
+        else:
+            news = self.packer(texts)
         return self.encode_all(news, report=report).numpy()
 
     @property

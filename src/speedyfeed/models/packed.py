@@ -9,7 +9,8 @@ The same form serves a batch and a whole memory-mapped store: `select` picks new
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +65,16 @@ class PackedNews:
             categories_M=None if self.categories_M is None else self.categories_M[rows],
             ids_M=None if self.ids_M is None else self.ids_M[rows],
         )
+
+
+class ArticlePacker(Protocol):
+    """Raw articles to packed news as a model met its news in training; saved with the model."""
+
+    def __call__(self, articles: Sequence[str | Sequence[str]], /) -> PackedNews:
+        """An article is its title, or title, abstract and body."""
+
+    def save(self, folder: Path, /) -> None:
+        """Write into a folder that exists, beside the tokenizer's."""
 
 
 def count_up(lengths: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from speedyfeed.models.users import UserConfig, build_user_encoder
 CONFIG = "recommender.json"
 WEIGHTS = "model.safetensors"
 ENCODER = "encoder"
+TEXT = "text.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ class Recommender(nn.Module):
         """News it can recommend, where it was saved with some."""
 
     def encode_news(self, texts: Sequence[str | Sequence[str]]) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body."""
+        """One row per text; a text is a string, or its title, abstract and body (see `NewsEncoder.encode`)."""
         return self.news.encode(texts)
 
     @torch.no_grad()
@@ -129,6 +130,8 @@ class Recommender(nn.Module):
         save_model(self, str(folder / WEIGHTS))
         self.news.encoder.config.save_pretrained(folder / ENCODER)
         self.news.tokenizer.save_pretrained(folder / ENCODER)
+        if self.news.packer is not None:
+            self.news.packer.save(folder)
         if self.catalogue is not None:
             self.catalogue.save(folder)
 
@@ -145,6 +148,11 @@ class Recommender(nn.Module):
         news = NewsEncoder(config.news, encoder=encoder, tokenizer=load_tokenizer(str(folder / ENCODER)))
         model = cls(config, news)
         load_model(model, str(folder / WEIGHTS))
+        if (folder / TEXT).exists():
+            # The one place where a model needs to know how data are prepared.
+            from speedyfeed.encoding.articles import load_packer
+
+            news.packer = load_packer(folder)
         if (folder / "news.parquet").exists():
             model.catalogue = load_catalogue(folder)
         return model.eval()

@@ -5,6 +5,7 @@ import shutil
 from safetensors.torch import load_model
 
 from speedyfeed.data.store import Store
+from speedyfeed.encoding.articles import Articles
 from speedyfeed.folders import new_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
@@ -36,5 +37,6 @@ def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNe
         categories=titles["category"].to_pylist(),
         embeddings_VD=model.news.encode_all(news, report=report)[1:],
     )
+    model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(model.config.news.encoder))
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

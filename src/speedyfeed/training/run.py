@@ -6,7 +6,8 @@ RUN/
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
   best/           step-N/: the model that validated best so far
-  model/          the finished recommender with its news, written last
+  model/          the finished recommender with its news and how they were prepared, written last
+  index/          the graphs of the last evaluation
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ class TrainConfig:
     epochs: int = 3
     """Passes over all users."""
     steps: int | None = None
-    """Stop after so many batches, if that comes first."""
+    """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
     minutes: float | None = None
     """Stop after so many minutes, if that comes first; the learning rates do not know of it."""
     encoder_lr: float = 3e-5
@@ -71,6 +72,8 @@ class TrainConfig:
         for name in ("epochs", "accumulate", "checkpoint_every", "keep", "validation_impressions"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
+        if self.steps is not None and self.steps < 0:
+            raise InputError(f"steps {self.steps}: expected at least 0")
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup {self.warmup}: expected a share, 0 to below 1")
 
@@ -100,6 +103,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.model = path / "model"
+        self.words = path / "words.parquet"
 
     @property
     def config(self) -> RunConfig:

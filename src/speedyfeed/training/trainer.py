@@ -168,7 +168,8 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
     if run.model.exists():
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
-    is_over = False
+    last_step = math.inf if config.steps is None else config.steps
+    is_over = progress.step >= last_step
     saved_step = progress.step
     with (
         Stop() as stop,
@@ -185,9 +186,7 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 break
             waited = perf_counter() - started
             epochs = batch.after.epoch + batch.after.num_users / loader.num_users
-            share = max(
-                (progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / (config.steps or math.inf)
-            )
+            share = max((progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / last_step)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
             seconds = perf_counter() - started
             crossed = int(epochs * config.validations) > int(progress.epochs * config.validations)
@@ -204,9 +203,7 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            is_over = progress.step >= (config.steps or math.inf) or progress.seconds >= 60 * (
-                config.minutes or math.inf
-            )
+            is_over = progress.step >= last_step or progress.seconds >= 60 * (config.minutes or math.inf)
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validation.measure(trainer.model, trainer.news)
                 metrics.write(
