@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from contracts import UserEncoderContract
 from speedyfeed.errors import InputError
-from speedyfeed.models.users import USER_ENCODERS, AttentiveUser, SelfAttentionUser, UserConfig, build_user_encoder
+from speedyfeed.models.users import (
+    USER_ENCODERS,
+    AttentiveUser,
+    SelfAttentionUser,
+    UserConfig,
+    build_user_encoder,
+    weigh_clicks,
+)
 
 DIM = 12
 
@@ -130,3 +137,22 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
+
+
+@pytest.mark.parametrize("name", ["attentive", "additive"])
+def test_the_user_is_the_clicks_and_the_start_by_their_weights(name):
+    encoder = build(name)
+    for length in (0, 1, 5):
+        clicks = torch.randn(length, DIM)
+        weights = weigh_clicks(encoder, clicks)
+        items = torch.cat([encoder.start[None], clicks])
+        user = encoder(clicks[None], torch.ones(1, length, dtype=torch.bool))[0, -1]
+        torch.testing.assert_close(weights @ items, user)
+
+
+def test_weights_are_shares_where_clicks_see_each_other_and_absent_where_nothing_is_summed():
+    clicks = torch.randn(4, DIM)
+    weights = weigh_clicks(build("self-attention"), clicks)
+    assert weights.shape == (5,)
+    assert weights.sum().item() == pytest.approx(1)
+    assert weigh_clicks(build("gru"), clicks) is None
