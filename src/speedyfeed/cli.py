@@ -24,6 +24,7 @@ COMMANDS = {
     "train": "train a recommender on a store; resumable",
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "recommend": "the best news for one reader",
+    "serve": "recommendations over HTTP, and a page to try them on",
     "bench": "measure one claim on this machine: encoder, bus",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }

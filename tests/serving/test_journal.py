@@ -128,5 +128,5 @@ def test_another_models_embeddings_leave_the_entries_as_they_are(journal):
 
 def test_a_file_that_is_no_journal_is_the_users_mistake(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"no database at all " * 100)
-    with pytest.raises(InputError, match="not a journal"):
+    with pytest.raises(InputError, match="no journal of ours"):
         Journal(tmp_path)

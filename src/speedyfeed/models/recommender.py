@@ -99,9 +99,9 @@ class Recommender(nn.Module):
 
     @torch.no_grad()
     def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """What share of the reader each of these clicks is; the learned start has the rest. None: it cannot be told.
+        """Each click's share of the reader; the learned start has the rest. None: it cannot be told.
 
-        With the user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
+        With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
         share times its inner product with the candidate.
         """
         weights_P = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))

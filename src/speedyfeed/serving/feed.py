@@ -110,6 +110,10 @@ class Feed:
 
     def encode(self, texts: Sequence[Text]) -> "Future[Embeddings]":
         """One row per text, encoded together with what others submit."""
+        if not texts:
+            nothing: Future[Embeddings] = Future()
+            nothing.set_result(self.shelf.embeddings([]))
+            return nothing
         return self._batcher.submit(self._model.encode_news, texts)
 
     def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:

@@ -79,7 +79,7 @@ class Journal:
                     f"{folder}: another process serves from it; stop that one, or give another --data"
                 ) from error
             raise InputError(
-                f"{folder / 'journal.sqlite'}: not a journal ({error}); give another --data"
+                f"{folder / 'journal.sqlite'}: holds no journal of ours ({error}); give another --data"
             ) from error
 
     def write(self, news: Sequence[News], model: str, embeddings: NDArray[np.float32]) -> int:
