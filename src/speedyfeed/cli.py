@@ -25,10 +25,10 @@ COMMANDS = {
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "recommend": "the best news for one reader",
     "serve": "recommendations over HTTP, and a page to try them on",
-    "bench": "measure one claim on this machine: encoder, bus",
+    "bench": "measure one claim on this machine: encoder, bus, serve",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus")
+BENCHES = ("encoder", "bus", "serve")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 

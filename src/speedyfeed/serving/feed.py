@@ -166,7 +166,7 @@ class Feed:
 
     def places(self, embeddings: Embeddings) -> list[tuple[float, float]]:
         """On the map."""
-        return [(x, y) for x, y in self._projection.place(embeddings).round(4).tolist()]
+        return [(x, y) for x, y in self._projection.place(embeddings).astype(np.float64).round(4).tolist()]
 
     def _rank(self, found: Found, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
         places = self.places(self.shelf.embeddings(found.rows))

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-FRAME = 0.98
+FRAME = 0.995
 """Share of the news that the square from -1 to 1 holds along each axis."""
 
 
