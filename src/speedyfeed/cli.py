@@ -26,10 +26,11 @@ COMMANDS = {
     "rank": "write, or check, a leaderboard file",
     "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one reader",
-    "bench": "measure one claim on this machine: encoder, bus, recall",
+    "serve": "recommendations over HTTP, and a page to try them on",
+    "bench": "measure one claim on this machine: encoder, bus, recall, serve",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus", "recall")
+BENCHES = ("encoder", "bus", "recall", "serve")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 

@@ -171,3 +171,13 @@ def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():
     assert overlap(neighbours([[2, 1], [4, 9]]), exact) == 0.75
     assert overlap(neighbours([[3, 4], [1, 2]]), exact) == 0.0  # right news for the wrong query
     assert overlap(neighbours([[0, 0], [0, 3]]), exact) == 0.25
+
+
+def test_removed_news_are_found_no_more_and_the_others_still_are():
+    ids, embeddings, queries = np.arange(1, 301), vectors(300), vectors(5, seed=1)
+    index = HnswIndex.build(ids, embeddings)
+    gone = np.unique(index.search(queries, 3).ids)
+    index.remove(gone)
+    left = ~np.isin(ids, gone)
+    assert len(index) == left.sum()
+    assert_same(index.search(queries, 10), ExactIndex.build(ids[left], embeddings[left]).search(queries, 10))

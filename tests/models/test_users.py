@@ -8,7 +8,14 @@ from torch import Tensor, nn
 
 from contracts import UserEncoderContract
 from speedyfeed.errors import InputError
-from speedyfeed.models.users import USER_ENCODERS, AttentiveUser, SelfAttentionUser, UserConfig, build_user_encoder
+from speedyfeed.models.users import (
+    USER_ENCODERS,
+    AttentiveUser,
+    SelfAttentionUser,
+    UserConfig,
+    build_user_encoder,
+    weigh_clicks,
+)
 
 DIM = 12
 
@@ -139,3 +146,21 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
+
+
+@pytest.mark.parametrize("name", ["attentive", "additive"])
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_the_user_is_the_start_and_the_clicks_by_their_weights(name, length):
+    encoder, clicks = build(name), torch.randn(length, DIM)
+    weights = weigh_clicks(encoder, clicks)
+    start_weight = 1 if name == "attentive" else 1 - weights.sum()
+    user = encoder(clicks[None], torch.ones(1, length, dtype=torch.bool))[0, -1]
+    torch.testing.assert_close(start_weight * encoder.start + weights @ clicks, user)
+
+
+def test_weights_are_shares_where_clicks_see_each_other_and_absent_where_nothing_is_summed():
+    clicks = torch.randn(4, DIM)
+    weights = weigh_clicks(build("self-attention"), clicks)
+    assert weights.shape == (4,)
+    assert 0 < weights.sum().item() < 1
+    assert weigh_clicks(build("gru"), clicks) is None

@@ -200,6 +200,13 @@ class HnswIndex:
                 graph.add(ids[rows].astype(np.uint64), np.ascontiguousarray(embeddings[rows], np.float32))
                 graph.metric = MetricKind.IP
 
+    def remove(self, ids: Ids) -> None:
+        """Take out news that are there; they are stepped over from now on, their room is not given back."""
+        for graph in self._graphs:
+            inside = [number for number in ids.astype(np.uint64) if number in graph]
+            if inside:
+                graph.remove(np.array(inside, np.uint64))
+
     def search(self, queries: Embeddings, k: int) -> Neighbours:
         k = min(k, len(self))
         ids = torch.full((len(queries), k), PAD_NEWS)

@@ -22,6 +22,8 @@ class Catalogue:
     categories: Sequence[str]
     embeddings_VD: Tensor
     """In host memory."""
+    num_clicks: Sequence[int] | None = None
+    """In the log it was trained on; None: not known."""
 
     def __post_init__(self) -> None:
         assert len(self.news_ids) == len(self.titles) == len(self.categories) == len(self.embeddings_VD)
@@ -36,7 +38,13 @@ class Catalogue:
 
     def save(self, folder: Path) -> None:
         """Write two files into a folder that exists."""
-        columns = {"news_id": self.news_ids, "title": self.titles, "category": self.categories}
+        columns: dict[str, Sequence[object]] = {
+            "news_id": self.news_ids,
+            "title": self.titles,
+            "category": self.categories,
+        }
+        if self.num_clicks is not None:
+            columns["num_clicks"] = self.num_clicks
         pq.write_table(pa.table(columns), folder / "news.parquet")
         save_file({"embeddings": self.embeddings_VD.contiguous()}, folder / "news.safetensors")
 
@@ -53,4 +61,5 @@ def load_catalogue(folder: Path) -> Catalogue:
         titles=table["title"].to_pylist(),
         categories=table["category"].to_pylist(),
         embeddings_VD=embeddings_VD,
+        num_clicks=table["num_clicks"].to_pylist() if "num_clicks" in table.column_names else None,
     )

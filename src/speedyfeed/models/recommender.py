@@ -23,7 +23,7 @@ from speedyfeed.models.catalogue import Catalogue, load_catalogue
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
-from speedyfeed.models.users import UserConfig, build_user_encoder
+from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
 
 CONFIG = "recommender.json"
 WEIGHTS = "model.safetensors"
@@ -88,13 +88,25 @@ class Recommender(nn.Module):
     def encode_users(self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None) -> Tensor:
         """users_BD after all their clicks, in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
-        self.train(False)
+        if was_training:
+            self.train(False)
         if clicked_BL is None:
             clicked_BL = torch.ones(clicks_BLD.shape[:2], dtype=torch.bool)
         device = next(self.parameters()).device
         users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device))
-        self.train(was_training)
+        if was_training:
+            self.train(True)
         return users_BPD[:, -1].float().cpu()
+
+    @torch.no_grad()
+    def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Each click's share of the reader, beside the learned start. None: it cannot be told.
+
+        With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
+        share times its inner product with the candidate.
+        """
+        weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
+        return None if weights_L is None else weights_L.cpu().numpy()
 
     def score(self, history: Sequence[str], candidates: Sequence[str]) -> NDArray[np.float32]:
         """How well each candidate suits the reader of that history; both as ids of the catalogue."""

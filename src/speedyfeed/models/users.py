@@ -73,8 +73,13 @@ class AdditiveUser(nn.Module):
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
         """users_BPD"""
+        visible_BPP = _visible(clicked_BL)
+        return _pool_prefixes(*self.score_items(clicks_BLD, visible_BPP), visible_BPP)
+
+    def score_items(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> tuple[Tensor, Tensor]:
+        """items_BPD to sum, the start first, and scores_BP1 that weigh them."""
         items_BPD = _with_start(self.start, clicks_BLD)
-        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+        return items_BPD, self.score(items_BPD)
 
 
 class SelfAttentionUser(nn.Module):
@@ -97,11 +102,15 @@ class SelfAttentionUser(nn.Module):
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
         """users_BPD"""
         visible_BPP = _visible(clicked_BL)
+        return _pool_prefixes(*self.score_items(clicks_BLD, visible_BPP), visible_BPP)
+
+    def score_items(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> tuple[Tensor, Tensor]:
+        """items_BPD to sum, the start first, and scores_BP1 that weigh them."""
         items_BPD = _with_start(self.start, clicks_BLD)
         query, key, value = self.project(items_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_BAPD = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible_BPP[:, None])
         items_BPD = seen_BAPD.transpose(1, 2).flatten(2)
-        return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
+        return items_BPD, self.score(items_BPD)
 
 
 class GRUUser(nn.Module):
@@ -137,6 +146,19 @@ def build_user_encoder(config: UserConfig, *, dim: int) -> nn.Module:
     if config.name not in USER_ENCODERS:
         raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
     return USER_ENCODERS[config.name](dim, config)
+
+
+def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
+    """weights_L of each click in the user after all of them; None if the encoder sums nothing."""
+    if isinstance(encoder, AttentiveUser):
+        weights_L: Tensor = encoder.score(clicks_LD).float().flatten().softmax(0)
+        return weights_L
+    if not isinstance(encoder, AdditiveUser | SelfAttentionUser):
+        return None
+    visible_1PP = _visible(torch.ones(1, len(clicks_LD), dtype=torch.bool, device=clicks_LD.device))
+    _, scores_1P1 = encoder.score_items(clicks_LD[None], visible_1PP)
+    weights_P: Tensor = scores_1P1.float().flatten().softmax(0)
+    return weights_P[1:]
 
 
 def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 from safetensors.torch import load_model
 
 from speedyfeed.data.store import Store
@@ -36,6 +37,7 @@ def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNe
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
         embeddings_VD=model.news.encode_all(news, report=report)[1:],
+        num_clicks=np.bincount(store.train.clicks.values, minlength=store.num_news + 1)[1:].tolist(),
     )
     model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(model.config.news.encoder))
     with new_folder(run.model) as folder:
