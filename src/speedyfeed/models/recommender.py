@@ -104,8 +104,8 @@ class Recommender(nn.Module):
         With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
         share times its inner product with the candidate.
         """
-        weights_P = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
-        return None if weights_P is None else weights_P[1:].cpu().numpy()
+        weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
+        return None if weights_L is None else weights_L.cpu().numpy()
 
     def score(self, history: Sequence[str], candidates: Sequence[str]) -> NDArray[np.float32]:
         """How well each candidate suits the reader of that history; both as ids of the catalogue."""
