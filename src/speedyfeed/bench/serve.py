@@ -1,7 +1,7 @@
 """What the service bears: recommendations at a steady rate from another process, alone and while news come in.
 
 The service is the real one, started as a user starts it, with MiniLM and as many news as asked: their embeddings
-are drawn around topics, only texts that come in are encoded. Requests leave on schedule whether or not earlier
+are drawn around topics, only texts that come in are encoded. Requests leave on schedule, whether or not earlier
 ones were answered, and time counts from when a request should have left: a service that stalls cannot hide it.
 
 Example: speedyfeed bench serve --rate 100 --json
@@ -100,6 +100,7 @@ def measure(config: ServeBenchConfig) -> ServeFigures:
 async def _load(
     port: int, texts: list[dict[str, str]], config: ServeBenchConfig
 ) -> tuple[Times, Times, int, float]:
+    """Times alone and while news come in; how many came in, in how many seconds."""
     clients = asyncio.Queue[_Client]()
     for _ in range(CONNECTIONS):
         clients.put_nowait(await _Client.connect(port))

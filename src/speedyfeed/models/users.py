@@ -73,13 +73,8 @@ class AdditiveUser(nn.Module):
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
         """users_BPD"""
-        visible_BPP = _visible(clicked_BL)
-        return _pool_prefixes(*self.score_items(clicks_BLD, visible_BPP), visible_BPP)
-
-    def score_items(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> tuple[Tensor, Tensor]:
-        """items_BPD to sum, the start first, and scores_BP1 that weigh them."""
         items_BPD = _with_start(self.start, clicks_BLD)
-        return items_BPD, self.score(items_BPD)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
 
 
 class SelfAttentionUser(nn.Module):
@@ -102,15 +97,15 @@ class SelfAttentionUser(nn.Module):
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
         """users_BPD"""
         visible_BPP = _visible(clicked_BL)
-        return _pool_prefixes(*self.score_items(clicks_BLD, visible_BPP), visible_BPP)
+        items_BPD = self.attend(clicks_BLD, visible_BPP)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
 
-    def score_items(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> tuple[Tensor, Tensor]:
-        """items_BPD to sum, the start first, and scores_BP1 that weigh them."""
+    def attend(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> Tensor:
+        """items_BPD: what the start and each click become when they have seen what came before."""
         items_BPD = _with_start(self.start, clicks_BLD)
         query, key, value = self.project(items_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_BAPD = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible_BPP[:, None])
-        items_BPD = seen_BAPD.transpose(1, 2).flatten(2)
-        return items_BPD, self.score(items_BPD)
+        return seen_BAPD.transpose(1, 2).flatten(2)
 
 
 class GRUUser(nn.Module):
@@ -149,15 +144,17 @@ def build_user_encoder(config: UserConfig, *, dim: int) -> nn.Module:
 
 
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
-    """weights_L of each click in the user after all of them; None if the encoder sums nothing."""
+    """weights_L: each click's share of the user after all of them; None where an encoder has no such shares."""
     if isinstance(encoder, AttentiveUser):
         weights_L: Tensor = encoder.score(clicks_LD).float().flatten().softmax(0)
         return weights_L
-    if not isinstance(encoder, AdditiveUser | SelfAttentionUser):
+    if isinstance(encoder, SelfAttentionUser):
+        items_1PD = encoder.attend(clicks_LD[None], _visible(clicks_LD.new_ones(1, len(clicks_LD)).bool()))
+    elif isinstance(encoder, AdditiveUser):
+        items_1PD = _with_start(encoder.start, clicks_LD[None])
+    else:
         return None
-    visible_1PP = _visible(torch.ones(1, len(clicks_LD), dtype=torch.bool, device=clicks_LD.device))
-    _, scores_1P1 = encoder.score_items(clicks_LD[None], visible_1PP)
-    weights_P: Tensor = scores_1P1.float().flatten().softmax(0)
+    weights_P: Tensor = encoder.score(items_1PD).float().flatten().softmax(0)
     return weights_P[1:]
 
 
