@@ -19,13 +19,17 @@ MAX_LOGITS = 2**22
 """Logits of the in-batch loss held at a time; three arrays of that size, 50 MB."""
 
 
+BORROWED_SHARE = 0.25
+"""What clicks without negatives of their own may weigh together, beside 1 for the others."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
     """What is learned from a click."""
 
     no_pool_weight: float | None = None
     """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; none is 1, or
-    less where such clicks are the most: together they weigh no more than the others."""
+    less where such clicks are the most: together they weigh at most a quarter of the others."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
@@ -85,7 +89,7 @@ def weigh_without_pool(config: LossConfig, *, num_clicks: int, num_with_pool: in
     if config.no_pool_weight is not None:
         return config.no_pool_weight
     num_without = num_clicks - num_with_pool
-    return min(1.0, num_with_pool / num_without) if num_with_pool and num_without else 1.0
+    return min(1.0, BORROWED_SHARE * num_with_pool / num_without) if num_with_pool and num_without else 1.0
 
 
 def next_click_loss(

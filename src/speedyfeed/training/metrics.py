@@ -103,6 +103,14 @@ class MetricsFile:
         self._board.close()
 
 
+def load_rates(folder: Path) -> dict[str, float]:
+    """Mean of every rate a run logged in the second half of its lines, when the cache had filled."""
+    lines = [json.loads(line) for line in _lines(folder / METRICS)]
+    lines = [line for line in lines if "clicks_per_second" in line]
+    late = lines[len(lines) // 2 :]
+    return {name: sum(line[name] for line in late) / len(late) for name in lines[0]} if lines else {}
+
+
 def _lines(path: Path) -> list[str]:
     """Whole lines; one cut short by a kill is none."""
     if not path.exists():
