@@ -11,7 +11,7 @@ from speedyfeed.training.run import RunConfig, TrainConfig
 
 def speedy_mini() -> RunConfig:
     """MiniLM trained end to end, as Speed-Mini in the paper."""
-    return RunConfig()
+    return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.05))
 
 
 def speedy_unilm() -> RunConfig:

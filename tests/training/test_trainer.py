@@ -18,6 +18,7 @@ import torch
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.recommender import Recommender
+from speedyfeed.recipes import recipe
 from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import open_run, start_run
@@ -73,6 +74,13 @@ def test_an_article_is_encoded_as_the_store_holds_it(store, config, tmp_path):
     expected = model.catalogue.embeddings_VD[[model.catalogue.row[news_id] for news_id in articles]]
     np.testing.assert_allclose(model.encode_news(list(articles.values())), expected, atol=1e-6)
     assert np.abs(model.encode_news([title for title, _ in articles.values()]) - expected.numpy()).max() > 1e-3
+
+
+def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
+    config = recipe("tiny")
+    config = replace(config, train=replace(config.train, steps=3))
+    outcome = train(start_run(tmp_path / "run", config, store), store)
+    assert outcome.progress.best_auc > 0.6
 
 
 def test_the_same_seed_gives_the_same_model(store, config, tmp_path):

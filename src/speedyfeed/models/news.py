@@ -146,11 +146,11 @@ class NewsEncoder(nn.Module):
         return out
 
     @torch.no_grad()
-    def fit_projection(self, news: PackedNews) -> None:
-        """Start the projection from these news: their mean becomes zero, and what tells them apart is kept.
+    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
+        """Start the projection from these news: what tells them apart is kept, and their mean becomes zero.
 
-        Embeddings of a pretrained encoder share a large part that tells no two news apart, and inner products
-        are mostly about it: training would have to unlearn it first. A random projection would blur the rest.
+        A random projection would blur what the encoder knows. Its embeddings share a large part: how much a news
+        is like all others. Whether that helps to rank is for the data to say; without `centre` it stays.
         """
         if not isinstance(self.project, nn.Linear):
             return
@@ -158,7 +158,7 @@ class NewsEncoder(nn.Module):
         self.train(False)
         news_MH = torch.cat([self._pool(news.select(rows)) for rows in _by_length(news.lengths_M, 8192)])
         self.train(was_training)
-        mean_H = news_MH.mean(0)
+        mean_H = news_MH.mean(0) if centre else torch.zeros_like(news_MH[0])
         if self.dim < mean_H.numel():
             directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
             self.project.weight.copy_(directions_HH[: self.dim])

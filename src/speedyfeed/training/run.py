@@ -41,7 +41,7 @@ class TrainConfig:
     """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
     minutes: float | None = None
     """Stop after so many minutes, if that comes first; the learning rates do not know of it."""
-    encoder_lr: float = 3e-5
+    encoder_lr: float = 1e-5
     """Peak learning rate of the pretrained encoder."""
     lr: float = 1e-4
     """Peak learning rate of everything else."""

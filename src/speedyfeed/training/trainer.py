@@ -110,10 +110,6 @@ class Trainer:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
         saved = checkpoints(self.run.checkpoints)
         if not saved:
-            sample = np.random.default_rng(self.config.train.seed).integers(
-                1, self.store.num_news + 1, PROJECTED_NEWS
-            )
-            self.model.news.fit_projection(self.news.select(torch.from_numpy(sample)))
             return Progress(), None
         return load_checkpoint(
             saved[-1],
@@ -123,6 +119,19 @@ class Trainer:
             scaler=self.scaler,
             cache=self.cache,
         )
+
+    def begin(self) -> float:
+        """Fit the projection in the way that validates better; returns that AUC, 0 without a validation."""
+        rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
+        sample = self.news.select(torch.from_numpy(rows))
+        aucs = dict.fromkeys((True, False), 0.0)
+        if self.validation is not None:
+            for centre in aucs:
+                self.model.news.fit_projection(sample, centre=centre)
+                aucs[centre] = self.validation.measure(self.model, self.news)
+        centre = max(aucs, key=lambda choice: aucs[choice])
+        self.model.news.fit_projection(sample, centre=centre)
+        return aucs[centre]
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
         """A checkpoint; older ones go when it is whole."""
@@ -177,6 +186,12 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
         MetricsFile(run.path, resume_step=progress.step) as metrics,
     ):
         meter = Meter()
+        if state is None:
+            report("first look", 0, 0)
+            progress = replace(progress, best_auc=trainer.begin())
+            if trainer.validation is not None:
+                metrics.write(0, {"validation_auc": progress.best_auc, "clicks": 0, "seconds": 0.0})
+                keep_best(run, trainer.model, 0)
         while not is_over:
             started = perf_counter()
             batch = next(loader, None)
