@@ -140,7 +140,7 @@ def test_a_store_of_other_logs_is_refused(mind_logs, tmp_path):
 def test_a_store_of_another_version_is_refused(mind_logs, tmp_path):
     manifest = make(mind_logs, tmp_path / "store").manifest
     (tmp_path / "store" / MANIFEST).write_text(json.dumps(dict(manifest) | {"store_version": 0}))
-    with pytest.raises(InputError, match="version 0, expected 1"):
+    with pytest.raises(InputError, match="version 0, expected 2"):
         open_store(tmp_path / "store")
 
 

@@ -7,13 +7,14 @@ with the log, and a store exists only once all of it is written.
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
+from ibis import _
 
 from speedyfeed.data import refine
 from speedyfeed.data.engine import Engine, EngineConfig, open_engine
@@ -23,6 +24,7 @@ from speedyfeed.data.splits import SplitCounts, write_impressions, write_timelin
 from speedyfeed.data.store import MANIFEST, STORE_VERSION, Store, file_facts, open_store, read_manifest, sha256
 from speedyfeed.data.tables import Logs
 from speedyfeed.data.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
+from speedyfeed.data.vocabulary import build_word_tokenizer, common_words
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
 from speedyfeed.progress import Report, counted, silent
@@ -120,8 +122,15 @@ def _build(
     pq.write_table(titles, folder / "news.parquet")
 
     (folder / "news").mkdir()
-    segments, statistics = _segments(engine, texts, len(titles), folder, config, tokenizer, report)
-    num_empty = write_segments(folder / "news", segments, tokenizer, len(titles))
+    segments, statistics = _segments(engine, texts, len(titles), folder, config, report)
+    num_empty = write_segments(folder / "news", segments(tokenizer), tokenizer, len(titles))
+    (folder / "words").mkdir()
+    num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
+    words = common_words(engine, texts.filter(_.news <= num_train), config.fields)  # numbered train news first
+    word_tokenizer = build_word_tokenizer(words)
+    word_tokenizer.save_pretrained(folder / "words")
+    word_segments = Tokenizer(word_tokenizer, config.segment_tokens)
+    write_segments(folder / "words", segments(word_segments), word_segments, len(titles))
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
     counts: dict[str, SplitCounts] = {}
@@ -146,24 +155,23 @@ def _build(
                 **{name: count.dropped for name, count in counts.items()},
             },
             "news_without_words": num_empty,
+            "vocabulary": len(words),
         },
     }
 
 
 def _segments(
-    engine: Engine,
-    texts: ir.Table,
-    num_news: int,
-    folder: Path,
-    config: PrepareConfig,
-    tokenizer: Tokenizer,
-    report: Report,
-) -> tuple[Iterator[Segments], dict[str, Any]]:
+    engine: Engine, texts: ir.Table, num_news: int, folder: Path, config: PrepareConfig, report: Report
+) -> tuple[Callable[[Tokenizer], Iterator[Segments]], dict[str, Any]]:
     """The segments of all news in order, and what refinement must remember to treat later news alike."""
     if config.refine == "none":
-        rows = engine.read(texts.order_by("news").select("news", *config.fields), "heads", batch_rows=1 << 13)
-        batches = counted(rows, report, "tokenize", num_news)
-        return segments_of_heads(batches, tokenizer, fields=config.fields, parts=config.parts), {}
+        engine.save(texts.order_by("news").select("news", *config.fields), "heads")
+
+        def heads(tokenizer: Tokenizer) -> Iterator[Segments]:
+            batches = counted(engine.reread("heads", batch_rows=1 << 13), report, "tokenize", num_news)
+            return segments_of_heads(batches, tokenizer, fields=config.fields, parts=config.parts)
+
+        return heads, {}
     report("count words", 0, 0)
     counts = refine.count_words(engine, texts, config.fields)
     statistics = refine.measure_words(engine, counts, num_news, len(config.fields))
@@ -171,10 +179,13 @@ def _segments(
     pq.write_table(frequencies, folder / "words.parquet")
     report("choose words", 0, 0)
     limits = [SEGMENT_WORDS * part for part in config.parts]
-    words = refine.top_words(counts, statistics, limits).order_by("news", "field", "first")
-    batches = counted(engine.read(words, "words"), report, "tokenize")
-    facts = {"num_news": num_news, "mean_words": statistics.mean_words}
-    return segments_of_words(batches, tokenizer, segment_words=SEGMENT_WORDS), facts
+    engine.save(refine.top_words(counts, statistics, limits).order_by("news", "field", "first"), "words")
+
+    def refined(tokenizer: Tokenizer) -> Iterator[Segments]:
+        batches = counted(engine.reread("words"), report, "tokenize")
+        return segments_of_words(batches, tokenizer, segment_words=SEGMENT_WORDS)
+
+    return refined, {"num_news": num_news, "mean_words": statistics.mean_words}
 
 
 def _fingerprint(logs: Logs, folder: Path, report: Report) -> dict[str, str]:

@@ -4,6 +4,7 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
+    words/                    the same with words for tokens, and their tokenizer.json
     train/                    users.parquet, clicks (ragged by user), click_pools, pools (ragged by impression)
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
@@ -26,9 +27,10 @@ from numpy.typing import NDArray
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, open_array, open_ragged
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 PAD_NEWS = 0
 MANIFEST = "manifest.json"
+WORDS = "words"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,14 +90,13 @@ class Store:
 
     @cached_property
     def news(self) -> NewsTokens:
-        """Tokens of all news."""
-        folder = self.path / "news"
-        return NewsTokens(
-            tokens=open_ragged(folder, "tokens"),
-            frequencies=open_array(folder, "frequencies"),
-            fields=open_array(folder, "fields"),
-            segments=open_array(folder, "segments.offsets"),
-        )
+        """All news as tokens of a language model."""
+        return _open_tokens(self.path / "news")
+
+    @cached_property
+    def words(self) -> NewsTokens:
+        """All news as words of the store's own vocabulary; its tokenizer lies beside them."""
+        return _open_tokens(self.path / WORDS)
 
     @cached_property
     def train(self) -> Timelines:
@@ -150,6 +151,15 @@ def open_store(path: Path) -> Store:
         if found != facts["bytes"]:
             raise InputError(f"{file}: found {found or 'no'} bytes, expected {facts['bytes']}; prepare it again")
     return Store(path, manifest)
+
+
+def _open_tokens(folder: Path) -> NewsTokens:
+    return NewsTokens(
+        tokens=open_ragged(folder, "tokens"),
+        frequencies=open_array(folder, "frequencies"),
+        fields=open_array(folder, "fields"),
+        segments=open_array(folder, "segments.offsets"),
+    )
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
