@@ -12,10 +12,11 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from speedyfeed.data.store import Store, open_store
-from speedyfeed.encoding.histories import history_encoder
+from speedyfeed.encoding.histories import history_encoder, reader_encoder
+from speedyfeed.encoding.known import reader_numbers
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import Report, Summary, evaluate, seen_in_training
+from speedyfeed.evaluation.evaluate import Report, Summary, evaluate, evaluate_personally, seen_in_training
 from speedyfeed.evaluation.index import ExactIndex, HnswIndex
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.progress import Report as ProgressReport
@@ -39,8 +40,8 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     store = open_store(arguments.store)
-    _require_same_text(arguments.run, store)
     model = Recommender.from_pretrained(arguments.run)
+    _require_same_text(arguments.run, store, model)
     with progress_bars() as progress:
         report = evaluate_store(model, store, arguments.split, exact=arguments.exact, progress=progress)
     if arguments.json:
@@ -53,13 +54,24 @@ def evaluate_store(
     model: Recommender, store: Store, split: str, *, exact: bool, progress: ProgressReport
 ) -> Report:
     """Encode all news of the store once, then rank and retrieve every impression of the split."""
-    news_VD = model.news.encode_all(open_packed(store), report=progress)
+    news = open_packed(store, words=model.news.reads_words, known=model.known)
+    seen = seen_in_training(store.train, store.num_news) if "train" in store.splits else None
+    readers = reader_numbers(store, split, model.known)
+    if model.news.is_personal:
+        return evaluate_personally(
+            store.impressions(split),
+            reader_encoder(model, news, readers),
+            np.random.default_rng(0),
+            seen=seen,
+            report=progress,
+        )
+    news_VD = model.news.encode_all(news, report=progress)
     return evaluate(
         store.impressions(split),
         news_VD.numpy(),
-        history_encoder(model, news_VD),
+        history_encoder(model, news_VD, readers),
         np.random.default_rng(0),
-        seen=seen_in_training(store.train, store.num_news) if "train" in store.splits else None,
+        seen=seen,
         build_index=ExactIndex.build if exact else HnswIndex.build,
         report=progress,
     )
@@ -85,12 +97,18 @@ def _auc(group: Summary) -> str:
     return f"{found.mean:.4f} [{found.ci95[0]:.4f}, {found.ci95[1]:.4f}]"
 
 
-def _require_same_text(run: Path, store: Store) -> None:
+def _require_same_text(run: Path, store: Store, model: Recommender) -> None:
     """A store whose tokens mean something else would give figures that mean nothing."""
-    settings = open_run(run).facts["text"]["settings"]
-    for name in ("tokenizer", "refine", "fields", "segment_tokens", "body_segments"):
-        if settings[name] != store.manifest["settings"][name]:
+    text = open_run(run).facts["text"]
+    if model.news.reads_words and text["vocabulary"] != store.vocabulary:
+        raise InputError(
+            f"{store.path}: its words are numbered otherwise than those the run was trained with; evaluate on the "
+            "run's own store"
+        )
+    tokenizer = () if model.news.reads_words else ("tokenizer",)
+    for name in (*tokenizer, "refine", "fields", "segment_tokens", "body_segments"):
+        if text["settings"][name] != store.manifest["settings"][name]:
             raise InputError(
                 f"{store.path}: prepared with {name} {store.manifest['settings'][name]!r}, but the run was "
-                f"trained with {settings[name]!r}; prepare the log with the run's settings"
+                f"trained with {text['settings'][name]!r}; prepare the log with the run's settings"
             )

@@ -22,14 +22,13 @@ from speedyfeed.data.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.data.readers import open_logs
 from speedyfeed.data.splits import SplitCounts, write_impressions, write_timelines
 from speedyfeed.data.store import MANIFEST, STORE_VERSION, Store, file_facts, open_store, read_manifest, sha256
-from speedyfeed.data.tables import Logs
+from speedyfeed.data.tables import FIELDS, Logs
 from speedyfeed.data.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.data.vocabulary import build_word_tokenizer, common_words
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
 from speedyfeed.progress import Report, counted, silent
 
-FIELDS = ("title", "abstract", "body")
 SEGMENT_WORDS = 32  # the paper's; what does not fit into the segment's tokens is cut by rank
 
 

@@ -98,6 +98,11 @@ class Store:
         """All news as words of the store's own vocabulary; its tokenizer lies beside them."""
         return _open_tokens(self.path / WORDS)
 
+    @property
+    def vocabulary(self) -> str:
+        """Checksum of the words' tokenizer."""
+        return str(self.manifest["files"][f"{WORDS}/tokenizer.json"]["sha256"])
+
     @cached_property
     def train(self) -> Timelines:
         """Timelines to learn from."""

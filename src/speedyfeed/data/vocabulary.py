@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens are words: the vocabulary of the news to learn from, for encoders that start from words.
+"""A tokenizer whose tokens are words: the vocabulary of the train news, for encoders that start from words.
 
 It is an ordinary fast tokenizer, so whatever takes a language model's takes this one: texts are lowered and split
 at whatever is neither a letter nor a number, a segment begins with [CLS] and ends with [SEP], and a word that few

@@ -1,4 +1,4 @@
-"""The tokens of a store as the news encoder wants them; here data and models meet."""
+"""The news of a store as a recommender wants them; here data and models meet."""
 
 import warnings
 
@@ -6,18 +6,36 @@ import torch
 from torch import Tensor
 
 from speedyfeed.data.store import Store
+from speedyfeed.data.tables import FIELDS
+from speedyfeed.models.known import Known, numbers_of
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.ragged import Array
 
 
-def open_packed(store: Store) -> PackedNews:
-    """All news of a store, row n is news n; mapped, not read."""
-    news = store.news
+def open_packed(store: Store, *, words: bool = False, known: Known | None = None) -> PackedNews:
+    """All news of a store, row n is news n; mapped, not read.
+
+    As tokens of the store's language model, or as its words; with the numbers of the categories that are `known`.
+    """
+    news = store.words if words else store.news
+    fields_K = _as_tensor(news.fields)
+    places = [FIELDS.index(name) for name in store.manifest["settings"]["fields"]]
+    if places != list(range(len(places))):
+        fields_K = torch.tensor(places, dtype=torch.uint8)[fields_K.long()]
+    categories: dict[str, Tensor] = {}
+    if known is not None and known.categories:
+        titles = store.load_titles()
+        for column, names in (("category", known.categories), ("subcategory", known.subcategories)):
+            numbers_M = torch.from_numpy(numbers_of(titles[column], names))
+            categories[column] = torch.nn.functional.pad(numbers_M, (1, 0))  # news 0 is padding
     return PackedNews(
         tokens_T=_as_tensor(news.tokens.values),
         frequencies_T=_as_tensor(news.frequencies),
         segment_starts=_as_tensor(news.tokens.offsets),
         news_starts=_as_tensor(news.segments),
+        fields_K=fields_K,
+        categories_M=categories.get("category"),
+        subcategories_M=categories.get("subcategory"),
         ids_M=torch.arange(len(news.segments) - 1),
     )
 

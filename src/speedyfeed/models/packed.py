@@ -82,6 +82,10 @@ class PackedNews:
             pad_to=self.pad_to,
         )
 
+    def read_by(self, reader: int) -> "PackedNews":
+        """The same news, all read by that one."""
+        return replace(self, readers_M=torch.full((len(self),), reader))
+
     def joined(self) -> "PackedNews":
         """The segments of each news as one; a news without any stays so."""
         has_text_M = self.segments_M > 0

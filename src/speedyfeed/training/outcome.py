@@ -2,6 +2,7 @@
 
 import shutil
 
+import torch
 from safetensors.torch import load_model
 
 from speedyfeed.data.store import Store
@@ -30,11 +31,16 @@ def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNe
     for best in run.best.glob("step-*"):
         load_model(model, str(best / WEIGHTS))
     titles = store.load_titles()
+    is_personal = model.news.is_personal
+    everything = news.select(torch.arange(1, len(news)))
     model.catalogue = Catalogue(
         news_ids=titles["news_id"].to_pylist(),
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
-        embeddings_VD=model.news.encode_all(news, report=report)[1:],
+        embeddings_VD=torch.empty(len(everything), 0)
+        if is_personal
+        else model.news.encode_all(everything, report=report),
+        texts=everything if is_personal else None,
     )
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

@@ -22,6 +22,7 @@ from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.store import MANIFEST, Store
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
+from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.models.users import UserConfig
@@ -80,6 +81,7 @@ class RunConfig:
     """A whole run: recipes return one."""
 
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
     user: UserConfig = field(default_factory=UserConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -88,7 +90,7 @@ class RunConfig:
     @property
     def recommender(self) -> RecommenderConfig:
         """The model's part."""
-        return RecommenderConfig(news=self.news, user=self.user)
+        return RecommenderConfig(news=self.news, words=self.words, user=self.user)
 
 
 class RunFolder:
@@ -132,7 +134,8 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
         "speedyfeed": __version__,
         "config": json.loads(json.dumps(dataclasses.asdict(config), default=str)),
         "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
-        "text": {name: store.manifest[name] for name in ("settings", "statistics")},
+        "text": {name: store.manifest[name] for name in ("settings", "statistics")}
+        | {"vocabulary": store.vocabulary},
     }
     with new_folder(path) as folder:
         write_json(folder / RUN, facts)

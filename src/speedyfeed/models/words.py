@@ -1,0 +1,144 @@
+"""News encoders that start from words: embed them, read each segment, make one embedding of what was read.
+
+    tokens --embedding--> words_KWE --read--> segments_KD --combine--> news_MD
+
+What reads and combines is one of the four in `baselines.py`. Segments of like length are read together, padded to
+the longest of them, so that little is padded.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from speedyfeed.models.base import NewsModule
+from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
+from speedyfeed.models.glove import load_glove
+from speedyfeed.models.known import UNKNOWN, Known
+from speedyfeed.models.packed import PackedNews
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_AT_ONCE = 128
+
+
+class WordNewsEncoder(NewsModule):
+    """Packed news of words in, one embedding each out."""
+
+    reads_words = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dim: int,
+        config: WordConfig,
+        tokenizer: "PreTrainedTokenizerFast",
+        known: Known,
+        readers: nn.Embedding | None,
+    ) -> None:
+        """`readers` are embeddings of the readers `known`, for those that ask them."""
+        super().__init__()
+        self.config = config
+        self._tokenizer = tokenizer
+        self.embedding = nn.Embedding(len(tokenizer), config.width)
+        nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+        self.drop = nn.Dropout(config.dropout)
+        self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
+        self.dim = dim
+        self.segment_length = config.segment_length
+        self.num_tokens = len(tokenizer)
+        self.joins = self.words.joins
+        self.reads_categories = self.words.reads_categories
+        self.is_personal = self.words.is_personal
+
+    def forward(self, news: PackedNews) -> Tensor:
+        """news_MD"""
+        news = (news.joined() if self.joins else news).padded()
+        device = self.embedding.weight.device
+        owners_K = torch.repeat_interleave(news.segments_M)
+        order_K = news.lengths_K.argsort(stable=True)
+        parts = [self.words.read(self._text(news, owners_K, rows)) for rows in order_K.split(SEGMENTS_AT_ONCE)]
+        segments_KD = torch.cat(parts) if len(owners_K) else self.embedding.weight.new_zeros(0, self.dim)
+        return self.words.combine(segments_KD, owners_K[order_K].to(device), news)
+
+    def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
+        """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
+
+        What all readers share is computed once and kept: words x dim numbers.
+        """
+        assert isinstance(self.words, NPANews)
+        was_training = self.training
+        self.train(False)
+        news = news.joined() if self.joins else news
+        owners_K = torch.repeat_interleave(news.segments_M)
+        order_K = news.lengths_K.argsort(stable=True)
+        shared: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad():
+            for rows in order_K.split(SEGMENTS_AT_ONCE):
+                text = self._text(news, owners_K, rows)
+                shared.append((self.words.words(text.words_KWE, text.is_word_KW), text.is_word_KW))
+        self.train(was_training)
+        words = self.words
+
+        @torch.no_grad()
+        def news_for(reader: int) -> Tensor:
+            parts = [
+                words.read_as(
+                    words_KWD, is_word_KW, torch.full((len(words_KWD),), reader, device=words_KWD.device)
+                )
+                for words_KWD, is_word_KW in shared
+            ]
+            news_MD = torch.zeros(len(news), self.dim)
+            news_MD[owners_K[order_K]] = torch.cat(parts).float().cpu()
+            return news_MD
+
+        return news_for
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The words of a store's vocabulary."""
+        return self._tokenizer
+
+    @torch.no_grad()
+    def load_vectors(self) -> dict[str, int]:
+        """Pretrained vectors for the words that the GloVe file has; tells how many those are."""
+        if self.config.glove is None:
+            return {}
+        vectors, rows = load_glove(Path(self.config.glove), self._tokenizer.get_vocab(), self.config.width)
+        self.embedding.weight[rows] = vectors.to(self.embedding.weight)
+        num_words = self.num_tokens - len(self._tokenizer.all_special_ids)
+        log.info(
+            "%s has %s of %s words (%.1f%%)",
+            self.config.glove,
+            f"{len(rows):,}",
+            f"{num_words:,}",
+            100 * len(rows) / max(1, num_words),
+        )
+        return {"words": num_words, "words_with_vectors": len(rows)}
+
+    def _text(self, news: PackedNews, owners_K: Tensor, rows: Tensor) -> Text:
+        """Those segments, padded to the longest of them."""
+        device = self.embedding.weight.device
+        starts, lengths = news.segment_starts[rows], news.lengths_K[rows]
+        place_W = torch.arange(int(lengths.max()))
+        is_word_KW = place_W < lengths[:, None]
+        places_KW = torch.where(is_word_KW, starts[:, None] + place_W, 0)
+        if news.is_padding_T is not None:
+            is_word_KW &= ~news.is_padding_T[places_KW]
+        tokens_KW = torch.where(is_word_KW, news.tokens_T[places_KW].long(), 0)
+        is_word_KW = is_word_KW.to(device, non_blocking=True)
+        readers_M = torch.full((len(news),), UNKNOWN) if news.readers_M is None else news.readers_M
+        fields_K = torch.zeros(len(owners_K), dtype=torch.uint8) if news.fields_K is None else news.fields_K
+        return Text(
+            words_KWE=self.drop(self.embedding(tokens_KW.to(device, non_blocking=True))),
+            is_word_KW=is_word_KW,
+            fields_K=fields_K[rows].to(device),
+            readers_K=readers_M[owners_K[rows]].to(device),
+        )
