@@ -37,7 +37,7 @@ class Arguments:
     """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
     plm-conventional, nrms, naml, lstur, npa, or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
-    """conventional turns every acceleration of the recipe off, fast turns them on; none given: as the recipe is."""
+    """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
     resume: bool = False
     """Go on with the run in RUN, with its own settings."""
     json: bool = False

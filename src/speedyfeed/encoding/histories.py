@@ -48,7 +48,7 @@ def history_encoder(
 def reader_encoder(
     model: Recommender, news: PackedNews, numbers: NDArray[np.int64]
 ) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
-    """A function from a reader and a history (rows of `news`) to all news and the user as that reader sees them."""
+    """A function from a reader and a history (rows of `news`) to all news and the user as the reader sees them."""
     assert isinstance(model.news, WordNewsEncoder)
     news_for = model.news.for_readers(news)
 

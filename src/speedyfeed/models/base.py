@@ -83,7 +83,10 @@ class NewsModule(nn.Module):
     def trial_step(self) -> Callable[[], None]:
         """A forward and backward pass over made-up news, to be timed; leaves no gradient."""
         generator = torch.Generator().manual_seed(0)
-        lengths_K = torch.randint(8, self.segment_length + 1, (96,), generator=generator)
+        longest = self.segment_length
+        if self.joins and self.max_tokens is not None:
+            longest = min(longest, self.max_tokens // 3)
+        lengths_K = torch.randint(min(8, longest), longest + 1, (96,), generator=generator)
         none_M = torch.zeros(32, dtype=torch.long)
         news = PackedNews(
             tokens_T=torch.randint(self.num_tokens, (int(lengths_K.sum()),), generator=generator),

@@ -106,7 +106,7 @@ class PackedNews:
         A news without segments gets as many as the fullest of the others, with a first token that is seen, so
         that attention has something to look at.
         """
-        if self.pad_to is None:
+        if self.pad_to is None or not len(self):
             return self
         fullest = max(1, int(self.segments_M.max()))
         segments_M = torch.where(self.segments_M > 0, self.segments_M, fullest)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEGMENTS_AT_ONCE = 128
+WORD_SPREAD = 0.4
+"""Standard deviation of a word's numbers before training: that of GloVe's."""
 
 
 class WordNewsEncoder(NewsModule):
@@ -48,7 +50,7 @@ class WordNewsEncoder(NewsModule):
         self.config = config
         self._tokenizer = tokenizer
         self.embedding = nn.Embedding(len(tokenizer), config.width)
-        nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+        nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
         self.drop = nn.Dropout(config.dropout)
         self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
         self.dim = dim
@@ -65,8 +67,7 @@ class WordNewsEncoder(NewsModule):
         owners_K = torch.repeat_interleave(news.segments_M)
         order_K = news.lengths_K.argsort(stable=True)
         parts = [self.words.read(self._text(news, owners_K, rows)) for rows in order_K.split(SEGMENTS_AT_ONCE)]
-        segments_KD = torch.cat(parts) if len(owners_K) else self.embedding.weight.new_zeros(0, self.dim)
-        return self.words.combine(segments_KD, owners_K[order_K].to(device), news)
+        return self.words.combine(torch.cat(parts), owners_K[order_K].to(device), news)
 
     def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
         """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
@@ -127,7 +128,7 @@ class WordNewsEncoder(NewsModule):
         """Those segments, padded to the longest of them."""
         device = self.embedding.weight.device
         starts, lengths = news.segment_starts[rows], news.lengths_K[rows]
-        place_W = torch.arange(int(lengths.max()))
+        place_W = torch.arange(int(lengths.max()) if len(rows) else 1)
         is_word_KW = place_W < lengths[:, None]
         places_KW = torch.where(is_word_KW, starts[:, None] + place_W, 0)
         if news.is_padding_T is not None:

@@ -4,8 +4,8 @@
 
 What is fast about it is a switch each: `batch.central`, `batch.autoregressive`, `batch.size` (dynamic batching),
 `batch.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. With dropout off,
-none changes the loss of a click but those that change what is encoded (BusLM, refinement) and the cache, whose rows
-are some steps old.
+none changes the loss of a click but those that change what is encoded (BusLM, refinement) and the cache, whose
+rows are some steps old.
 """
 
 from dataclasses import dataclass, replace
