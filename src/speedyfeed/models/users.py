@@ -24,6 +24,9 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import ReaderQuery
 from speedyfeed.models.known import UNKNOWN
 
+KEEP = 2.0
+"""What a GRU's keep gate begins with: sigmoid(2) of the state stays at each click."""
+
 
 class UserEncoder(Protocol):
     """Clicks in, one user embedding per prefix out."""
@@ -103,6 +106,9 @@ class SelfAttentionUser(nn.Module):
         self.heads = heads
         self.start = nn.Parameter(torch.zeros(dim))
         self.project = nn.Linear(dim, 3 * dim)
+        with torch.no_grad():  # a user begins among the news they clicked, not somewhere else
+            nn.init.eye_(self.project.weight[2 * dim :])
+            nn.init.zeros_(self.project.bias[2 * dim :])
         self.score = _additive_score(dim, query_width)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
@@ -121,7 +127,7 @@ class GRUUser(nn.Module):
     def __init__(self, *, dim: int) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
-        self.gru = nn.GRU(dim, dim, batch_first=True)
+        self.gru = _build_gru(dim)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
@@ -138,10 +144,13 @@ class LSTURUser(nn.Module):
         super().__init__()
         self.is_con = is_con
         self.start = nn.Parameter(torch.zeros(dim))
-        self.gru = nn.GRU(dim, dim, batch_first=True)
+        self.gru = _build_gru(dim)
         self.readers = readers
         self.long = nn.Linear(readers.embedding_dim, dim)
         self.join = nn.Linear(2 * dim, dim) if is_con else None
+        if self.join is not None:
+            with torch.no_grad():
+                nn.init.eye_(self.join.weight[:, :dim])
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
@@ -200,6 +209,17 @@ def _or_strangers(readers_B: Tensor | None, clicks_BLD: Tensor) -> Tensor:
     if readers_B is None:
         return torch.full((clicks_BLD.size(0),), UNKNOWN, device=clicks_BLD.device)
     return readers_B.to(clicks_BLD.device)
+
+
+@torch.no_grad()
+def _build_gru(dim: int) -> nn.GRU:
+    """A GRU that begins as a moving average of tanh(click) over some clicks, so that users begin near them."""
+    gru = nn.GRU(dim, dim, batch_first=True)
+    _, keep, new = (slice(gate * dim, (gate + 1) * dim) for gate in range(3))
+    nn.init.eye_(gru.weight_ih_l0[new])
+    nn.init.zeros_(gru.weight_hh_l0[new])
+    nn.init.constant_(gru.bias_ih_l0[keep], KEEP)
+    return gru
 
 
 def _run_gru(gru: nn.GRU, items_BPD: Tensor, clicked_BL: Tensor, first_BD: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ the longest of them, so that little is padded.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ class WordNewsEncoder(NewsModule):
         nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
         self.drop = nn.Dropout(config.dropout)
         self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
+        self.shift = nn.Parameter(torch.zeros(dim))
         self.dim = dim
         self.segment_length = config.segment_length
         self.num_tokens = len(tokenizer)
@@ -67,7 +69,7 @@ class WordNewsEncoder(NewsModule):
         owners_K = torch.repeat_interleave(news.segments_M)
         order_K = news.lengths_K.argsort(stable=True)
         parts = [self.words.read(self._text(news, owners_K, rows)) for rows in order_K.split(SEGMENTS_AT_ONCE)]
-        return self.words.combine(torch.cat(parts), owners_K[order_K].to(device), news)
+        return self.words.combine(torch.cat(parts), owners_K[order_K].to(device), news) + self.shift
 
     def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
         """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
@@ -98,7 +100,7 @@ class WordNewsEncoder(NewsModule):
             ]
             news_MD = torch.zeros(len(news), self.dim)
             news_MD[owners_K[order_K]] = torch.cat(parts).float().cpu()
-            return news_MD
+            return news_MD + self.shift.cpu()
 
         return news_for
 
@@ -106,6 +108,12 @@ class WordNewsEncoder(NewsModule):
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """The words of a store's vocabulary."""
         return self._tokenizer
+
+    @torch.no_grad()
+    def centre(self, news: PackedNews) -> None:
+        """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
+        readers = replace(news, readers_M=torch.full((len(news),), UNKNOWN))
+        self.shift.sub_(self.encode_all(readers).mean(0).to(self.shift.device))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:
