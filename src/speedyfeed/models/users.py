@@ -216,9 +216,10 @@ def _build_gru(dim: int) -> nn.GRU:
     """A GRU that begins as a moving average of tanh(click) over some clicks, so that users begin near them."""
     gru = nn.GRU(dim, dim, batch_first=True)
     _, keep, new = (slice(gate * dim, (gate + 1) * dim) for gate in range(3))
-    nn.init.eye_(gru.weight_ih_l0[new])
-    nn.init.zeros_(gru.weight_hh_l0[new])
-    nn.init.constant_(gru.bias_ih_l0[keep], KEEP)
+    weights = dict(gru.named_parameters())
+    nn.init.eye_(weights["weight_ih_l0"][new])
+    nn.init.zeros_(weights["weight_hh_l0"][new])
+    nn.init.constant_(weights["bias_ih_l0"][keep], KEEP)
     return gru
 
 
