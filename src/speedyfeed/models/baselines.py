@@ -47,8 +47,10 @@ class Text:
     """Some segments, padded to the longest of them."""
 
     words_KWE: Tensor
-    """Zero at padding."""
     is_word_KW: Tensor
+    """False at padding."""
+    owners_K: Tensor
+    """The news each belongs to."""
     fields_K: Tensor
     readers_K: Tensor
 

@@ -7,8 +7,7 @@ the longest of them, so that little is padded.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,42 +64,36 @@ class WordNewsEncoder(NewsModule):
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD"""
         news = (news.joined() if self.joins else news).padded()
-        device = self.embedding.weight.device
-        owners_K = torch.repeat_interleave(news.segments_M)
-        order_K = news.lengths_K.argsort(stable=True)
-        parts = [self.words.read(self._text(news, owners_K, rows)) for rows in order_K.split(SEGMENTS_AT_ONCE)]
-        return self.words.combine(torch.cat(parts), owners_K[order_K].to(device), news) + self.shift
+        texts = list(self._texts(news))
+        segments_KD = torch.cat([self.words.read(text) for text in texts])
+        owners_K = torch.cat([text.owners_K for text in texts])
+        return self.words.combine(segments_KD, owners_K, news) + self.shift
 
     def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
         """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
 
         What all readers share is computed once and kept: words x dim numbers.
         """
-        assert isinstance(self.words, NPANews)
+        body = self.words
+        assert isinstance(body, NPANews)
+        news = news.joined()
         was_training = self.training
         self.train(False)
-        news = news.joined() if self.joins else news
-        owners_K = torch.repeat_interleave(news.segments_M)
-        order_K = news.lengths_K.argsort(stable=True)
-        shared: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
-            for rows in order_K.split(SEGMENTS_AT_ONCE):
-                text = self._text(news, owners_K, rows)
-                shared.append((self.words.words(text.words_KWE, text.is_word_KW), text.is_word_KW))
+            texts = [
+                (body.words(text.words_KWE, text.is_word_KW), text.is_word_KW, text.owners_K)
+                for text in self._texts(news)
+            ]
         self.train(was_training)
-        words = self.words
 
         @torch.no_grad()
         def news_for(reader: int) -> Tensor:
-            parts = [
-                words.read_as(
-                    words_KWD, is_word_KW, torch.full((len(words_KWD),), reader, device=words_KWD.device)
-                )
-                for words_KWD, is_word_KW in shared
+            segments_KD = [
+                body.read_as(words_KWD, is_word_KW, torch.full_like(owners_K, reader))
+                for words_KWD, is_word_KW, owners_K in texts
             ]
-            news_MD = torch.zeros(len(news), self.dim)
-            news_MD[owners_K[order_K]] = torch.cat(parts).float().cpu()
-            return news_MD + self.shift.cpu()
+            owners_K = torch.cat([owners_K for _, _, owners_K in texts])
+            return (body.combine(torch.cat(segments_KD), owners_K, news) + self.shift).float().cpu()
 
         return news_for
 
@@ -112,8 +105,7 @@ class WordNewsEncoder(NewsModule):
     @torch.no_grad()
     def centre(self, news: PackedNews) -> None:
         """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
-        readers = replace(news, readers_M=torch.full((len(news),), UNKNOWN))
-        self.shift.sub_(self.encode_all(readers).mean(0).to(self.shift.device))
+        self.shift.sub_(self.encode_all(news.read_by(UNKNOWN)).mean(0).to(self.shift.device))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:
@@ -132,22 +124,23 @@ class WordNewsEncoder(NewsModule):
         )
         return {"words": num_words, "words_with_vectors": len(rows)}
 
-    def _text(self, news: PackedNews, owners_K: Tensor, rows: Tensor) -> Text:
-        """Those segments, padded to the longest of them."""
+    def _texts(self, news: PackedNews) -> Iterator[Text]:
+        """All segments, some of like length at a time, shortest first; one empty text where there are none."""
         device = self.embedding.weight.device
-        starts, lengths = news.segment_starts[rows], news.lengths_K[rows]
-        place_W = torch.arange(int(lengths.max()) if len(rows) else 1)
-        is_word_KW = place_W < lengths[:, None]
-        places_KW = torch.where(is_word_KW, starts[:, None] + place_W, 0)
-        if news.is_padding_T is not None:
-            is_word_KW &= ~news.is_padding_T[places_KW]
-        tokens_KW = torch.where(is_word_KW, news.tokens_T[places_KW].long(), 0)
-        is_word_KW = is_word_KW.to(device, non_blocking=True)
+        lengths_K, owners_K = news.lengths_K, torch.repeat_interleave(news.segments_M)
         readers_M = torch.full((len(news),), UNKNOWN) if news.readers_M is None else news.readers_M
         fields_K = torch.zeros(len(owners_K), dtype=torch.uint8) if news.fields_K is None else news.fields_K
-        return Text(
-            words_KWE=self.drop(self.embedding(tokens_KW.to(device, non_blocking=True))),
-            is_word_KW=is_word_KW,
-            fields_K=fields_K[rows].to(device),
-            readers_K=readers_M[owners_K[rows]].to(device),
-        )
+        for rows in lengths_K.argsort(stable=True).split(SEGMENTS_AT_ONCE):
+            place_W = torch.arange(int(lengths_K[rows].max()) if len(rows) else 1)
+            is_word_KW = place_W < lengths_K[rows][:, None]
+            places_KW = torch.where(is_word_KW, news.segment_starts[rows][:, None] + place_W, 0)
+            if news.is_padding_T is not None:
+                is_word_KW &= ~news.is_padding_T[places_KW]
+            tokens_KW = torch.where(is_word_KW, news.tokens_T[places_KW].long(), 0)
+            yield Text(
+                words_KWE=self.drop(self.embedding(tokens_KW.to(device, non_blocking=True))),
+                is_word_KW=is_word_KW.to(device, non_blocking=True),
+                owners_K=owners_K[rows].to(device),
+                fields_K=fields_K[rows].to(device),
+                readers_K=readers_M[owners_K[rows]].to(device),
+            )
