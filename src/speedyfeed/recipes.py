@@ -38,6 +38,17 @@ def speedy_last() -> RunConfig:
     return replace(speedy_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
+def zero_shot() -> RunConfig:
+    """The pretrained encoder untouched: tokens and clicks averaged, embeddings of length one, not a step taken.
+
+    What training must beat. Meant for a store of plain titles: prepare --refine none --fields title.
+    """
+    return RunConfig(
+        news=NewsEncoderConfig(dim=0),
+        train=TrainConfig(steps=0, precision="fp32", validations=0),
+    )
+
+
 def tiny() -> RunConfig:
     """Small steps of a narrow model, for trying things out."""
     return replace(
@@ -122,7 +133,7 @@ def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> 
     """
     return replace(
         speedy_mini(),
-        news=NewsEncoderConfig(encoder=encoder),
+        news=NewsEncoderConfig(encoder=encoder, normalize=False),
         user=user,
         loss=LossConfig(no_pool_weight=0.0, temperature=temperature),
         batch=BatchConfig(token_budget=2048, negatives=4),
@@ -142,6 +153,7 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "naml": naml,
     "lstur": lstur,
     "npa": npa,
+    "zero-shot": zero_shot,
     "tiny": tiny,
 }
 

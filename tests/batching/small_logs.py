@@ -19,11 +19,14 @@ def ragged(rows: list[list[int]]) -> Ragged:
     return Ragged(values=values, offsets=offsets_of(np.array([len(row) for row in rows], dtype=np.int64)))
 
 
-def timelines(users: list[list[tuple[int, int]]], pools: list[list[int]]) -> Timelines:
-    """Users as lists of (clicked news, row of its pool)."""
+def timelines(
+    users: list[list[tuple[int, int]]], pools: list[list[int]], user_pools: list[int] | None = None
+) -> Timelines:
+    """Users as lists of (clicked news, row of its pool); no user has a first pool unless said."""
     return Timelines(
         clicks=ragged([[news for news, _ in clicks] for clicks in users]),
         click_pools=np.array([pool for clicks in users for _, pool in clicks], dtype=np.int32),
+        user_pools=np.array(user_pools or [NO_POOL] * len(users), dtype=np.int64),
         pools=ragged(pools),
     )
 
@@ -32,10 +35,12 @@ def timelines(users: list[list[tuple[int, int]]], pools: list[list[int]]) -> Tim
 def logs(draw: st.DrawFn) -> Timelines:
     """Some users and their clicks, with and without pools; at least two different news."""
     news = st.integers(1, NUM_NEWS)
-    pools = draw(st.lists(st.lists(news, max_size=5, unique=True), max_size=4))
-    click = st.tuples(news, st.integers(NO_POOL, len(pools) - 1))
-    users = draw(st.lists(st.lists(click, max_size=7), max_size=12))
-    return timelines([[(1, NO_POOL), (2, NO_POOL)], *users], pools)
+    pools = draw(st.lists(st.lists(news, min_size=1, max_size=5, unique=True), max_size=4))
+    pool = st.integers(NO_POOL, len(pools) - 1)
+    clicks = st.lists(st.tuples(news, pool), max_size=7)
+    users = [[(1, NO_POOL), (2, NO_POOL)], *draw(st.lists(clicks, max_size=12))]
+    user_pools = draw(st.lists(pool, min_size=len(users), max_size=len(users)))
+    return timelines(users, pools, user_pools)
 
 
 lengths = st.lists(st.integers(0, 9), min_size=NUM_NEWS, max_size=NUM_NEWS).map(lambda rest: np.array([0, *rest]))

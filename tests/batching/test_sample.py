@@ -54,9 +54,11 @@ def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negati
         for (click, *drawn), from_pool, row in zip(
             candidates.tolist(), has_pool, log.click_pools[begin:end], strict=True
         ):
-            pool = set(log.pools[row].tolist()) if row >= 0 else set()
-            assert from_pool == bool(pool)
-            allowed = pool or period - {click}
+            assert from_pool == (row >= 0)
+            nearest = row if from_pool else log.user_pools[user]
+            allowed = set(log.pools[nearest].tolist()) if nearest >= 0 else period - {click}
+            if click in allowed and not from_pool:
+                allowed = (allowed | period) - {click}
             assert set(drawn) <= allowed
             assert len(drawn) == negatives
             if len(allowed) >= negatives:
@@ -111,6 +113,21 @@ def test_any_news_of_the_period_but_the_click_is_drawn_where_there_is_no_pool():
     counts = Counter(drawn.tolist())
     assert sorted(counts) == [5, 8, 9]
     assert [count / 2_000 for count in counts.values()] == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+def test_a_click_of_the_history_borrows_what_its_reader_skipped_first():
+    log = timelines([[(3, NO_POOL)] * 2_000, [(5, NO_POOL)]], [[9, 8], [7]], user_pools=[0, 1])
+    instances = sampler(log, max_clicks=2_000).sample(np.array([0]), 0)
+    counts = Counter(instances.candidates.values[:, 1].tolist())
+    assert sorted(counts) == [8, 9]
+    assert [count / 2_000 for count in counts.values()] == pytest.approx([1 / 2] * 2, abs=0.05)
+    assert not instances.has_pool.values.any()
+
+
+def test_a_click_is_no_negative_of_itself_where_its_reader_skipped_it_first():
+    log = timelines([[(3, NO_POOL)] * 200, [(5, NO_POOL)]], [[3], [7]], user_pools=[0, 1])
+    drawn = sampler(log, max_clicks=200).sample(np.array([0]), 0).candidates.values[:, 1]
+    assert set(drawn.tolist()) == {5, 7}
 
 
 def test_a_log_with_one_news_is_refused():

@@ -4,6 +4,7 @@ import filecmp
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import numpy as np
 import pytest
 
 from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.prepare import PrepareConfig, prepare, prepare_split
 from speedyfeed.data.store import MANIFEST, open_store
+from speedyfeed.data.text import TextRules
 from speedyfeed.errors import InputError
 from speedyfeed.models.names import load_tokenizer
 
@@ -41,6 +43,7 @@ def test_a_log_becomes_a_store(mind_logs, tmp_path):
     assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 4, 2], [5, 2, 4]]
     pools = [[] if pool < 0 else store.train.pools[pool].tolist() for pool in store.train.click_pools]
     assert pools == [[], [5], [3], [], [1], [1]]
+    assert [store.train.pools[pool].tolist() for pool in store.train.user_pools] == [[5], [1]]
 
     dev = store.impressions("dev")
     assert [shown.tolist() for shown in dev.candidates] == [[3, 5, 0], [3, 1], [1, 3]]
@@ -173,6 +176,88 @@ def test_opening_maps_and_does_not_read(mind_logs, tmp_path):
     assert all(isinstance(array, np.memmap) for array in arrays)
     with pytest.raises(ValueError, match="read-only"):
         arrays[0][0] = 1
+
+
+def rules_of(store):
+    return TextRules.of(store.manifest, words=store.path / "words.parquet", plm="minilm")
+
+
+def segments(store, news_id):
+    """Tokens and frequencies of a news, segment by segment."""
+    news = 1 + store.load_titles()["news_id"].to_pylist().index(news_id)
+    first, end = store.news.segments[news : news + 2]
+    offsets = store.news.tokens.offsets
+    return [
+        (store.news.tokens[place].tolist(), store.news.frequencies[offsets[place] : offsets[place + 1]].tolist())
+        for place in range(first, end)
+    ]
+
+
+def test_later_logs_are_treated_by_the_rules_of_an_earlier_store(mind_logs, tmp_path):
+    """Six words of room: which of a longer title stay depends on the statistics."""
+    title = "budget budget cup goal storm over northern coast"
+    with (mind_logs / "train" / "news.tsv").open("a") as file:
+        file.writelines(f"E{n}\tworld\t\tbudget storm coast\t\t\t[]\t[]\n" for n in range(20))
+        file.write(f"L1\tworld\t\t{title}\t\t\t[]\t[]\n")
+    before = make(mind_logs, tmp_path / "store", segment_tokens=7)
+    later_news = [f"L{n}\tworld\t\t{title if n == 1 else 'cup goal north'}\t\t\t[]\t[]\n" for n in range(1, 9)]
+    (tmp_path / "later" / "test").mkdir(parents=True)
+    (tmp_path / "later" / "test" / "news.tsv").write_text("".join(later_news))
+    behaviors = tmp_path / "later" / "test" / "behaviors.tsv"
+    behaviors.write_text("1\tU1\t11/18/2019 8:00:00 AM\tN1 L2\tL1 X9 L3\n")
+    later = prepare_split(tmp_path / "later", tmp_path / "likewise", rules_of(before), split="test")
+    assert segments(later, "L1") == segments(before, "L1")
+    assert later.manifest["statistics"] == before.manifest["statistics"]
+    alone = TextRules(config=rules_of(before).config)
+    own = prepare_split(tmp_path / "later", tmp_path / "own", alone, split="test")
+    assert segments(own, "L1") != segments(before, "L1")
+    test = later.impressions("test")
+    assert [shown.tolist() for shown in test.candidates] == [[1, 0, 3]]
+    assert test.labels.tolist() == [-1, -1, -1]
+    assert [history.tolist() for history in test.histories] == [[2]]
+
+
+@pytest.mark.parametrize("place", [".", "dev", "MINDsmall_dev", "train"])
+def test_one_split_is_enough_to_rank(mind_logs, tmp_path, place):
+    """A folder of splits with or without train, or a folder that is the split, whatever it is called."""
+    rules = rules_of(make(mind_logs, tmp_path / "store"))
+    logs = mind_logs / place
+    if place == ".":
+        shutil.rmtree(mind_logs / "train")
+    elif place != "dev":
+        shutil.rmtree(logs, ignore_errors=True)
+        shutil.copytree(mind_logs / "dev", logs)
+    store = prepare_split(logs, tmp_path / "other", rules, split="dev")
+    assert store.splits == ("dev",)
+    assert store.impressions("dev").labels.tolist() == [0, 1, 0, 1, 0, 0, 1]
+    assert store.num_news == 3
+
+
+def test_logs_without_histories_still_learn_them_from_train(mind_logs, tmp_path):
+    rules = rules_of(make(mind_logs, tmp_path / "store"))
+    behaviors = mind_logs / "dev" / "behaviors.tsv"
+    behaviors.write_text(behaviors.read_text("utf-8").replace("N1 N4 N2", ""), encoding="utf-8")
+    store = prepare_split(mind_logs, tmp_path / "other", rules)
+    assert store.splits == ("train", "dev")
+    dev = store.impressions("dev")
+    assert dev.histories[dev.readers[0]].tolist() == [1, 4, 2]
+
+
+def test_a_folder_of_train_alone_has_nothing_to_rank(mind_logs, tmp_path):
+    rules = rules_of(make(mind_logs, tmp_path / "store"))
+    shutil.rmtree(mind_logs / "dev")
+    with pytest.raises(InputError, match="found only train, expected dev or test"):
+        prepare_split(mind_logs, tmp_path / "other", rules)
+
+
+def test_the_split_to_rank_is_the_one_asked_for_or_the_preferred_one(mind_logs, tmp_path):
+    rules = rules_of(make(mind_logs, tmp_path / "store"))
+    with pytest.raises(InputError, match="no split 'test' to rank, only dev"):
+        prepare_split(mind_logs, tmp_path / "other", rules, split="test")
+    shutil.copytree(mind_logs / "dev", mind_logs / "test")
+    for place, prefer in enumerate((("dev", "test"), ("test", "dev"))):
+        store = prepare_split(mind_logs, tmp_path / str(place), rules, prefer=prefer)
+        assert store.splits == ("train", prefer[0])
 
 
 PREPARE = [sys.executable, "-m", "speedyfeed", "prepare"]

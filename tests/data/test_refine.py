@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.refine import count_words, measure_words, stop_words, top_words
+from speedyfeed.data.refine import WordStatistics, count_words, measure_words, stop_words, top_words
 
 FIELDS = ("title", "body")
 LIMITS = (5, 8)
@@ -59,8 +59,8 @@ def refine(texts, engine_name, folder):
     pq.write_table(pa.table(columns), folder / "texts.parquet")
     with open_engine(EngineConfig(engine=engine_name, memory=1), folder) as engine:
         counts = count_words(engine, engine.open(folder / "texts.parquet"), FIELDS)
-        statistics = measure_words(engine, counts, len(texts), len(FIELDS))
-        words = top_words(counts, statistics, LIMITS).order_by("news", "field", "first")
+        statistics = measure_words(engine, counts, len(texts), len(FIELDS), folder / "frequencies.parquet")
+        words = top_words(engine, counts, statistics, LIMITS).order_by("news", "field", "first")
         return [
             (row["news"], row["field"], row["form"], row["count"])
             for batch in engine.read(words, "words")
@@ -101,6 +101,26 @@ def test_refinement_equals_the_plain_formulas(engine_name, tmp_path):
     assert len(expected) > 300
     assert len({row[:2] for row in expected if row[1] == 1}) > 40
     assert refine(texts, engine_name, tmp_path) == expected
+
+
+def test_other_statistics_choose_other_words_and_new_words_tell_most(engine_name, tmp_path):
+    """In the collection at hand `cup` is in every news; where the statistics come from, it is in none."""
+    texts = [{"title": "cup goal storm cup", "body": ""}, {"title": "cup", "body": "storm"}]
+    columns = {"news": [1, 2], **{name: [text[name] for text in texts] for name in FIELDS}}
+    pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
+    pq.write_table(pa.table({"word": ["goal", "storm"], "num_news": [9, 2]}), tmp_path / "known.parquet")
+    known = WordStatistics(num_news=10, mean_words=[4.0, 0.0], frequencies=tmp_path / "known.parquet")
+    with open_engine(EngineConfig(engine=engine_name, memory=1), tmp_path) as engine:
+        counts = count_words(engine, engine.open(tmp_path / "texts.parquet"), FIELDS)
+        words = top_words(engine, counts, known, LIMITS).order_by("news", "field", "rank")
+        found = engine.load(words.select("news", "field", "form")).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (1, 0, "cup"),
+        (1, 0, "storm"),
+        (1, 0, "goal"),
+        (2, 0, "cup"),
+        (2, 1, "storm"),
+    ]
 
 
 def test_words_keep_their_first_form_their_count_and_their_order(tmp_path):

@@ -74,6 +74,7 @@ def test_seen_and_unseen_news_are_ranked_among_their_own_kind():
     train = Timelines(
         clicks=Ragged(values=np.array([3]), offsets=np.array([0, 1])),
         click_pools=np.array([0], np.int32),
+        user_pools=np.array([0], np.int64),
         pools=Ragged(values=np.array([1]), offsets=np.array([0, 1])),
     )
     seen = seen_in_training(train, 4)

@@ -5,7 +5,15 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import index as index_module
-from speedyfeed.evaluation.index import ExactIndex, HnswConfig, HnswIndex, Neighbours, open_index, overlap
+from speedyfeed.evaluation.index import (
+    ExactIndex,
+    HnswConfig,
+    HnswIndex,
+    Neighbours,
+    kept_in,
+    open_index,
+    overlap,
+)
 
 WIDTH = 16
 
@@ -88,6 +96,31 @@ def test_settings_of_a_graph_are_saved_with_it(tmp_path):
         assert (graph.connectivity, graph.expansion_add, graph.expansion_search) == (9, 70, 90)
 
 
+def test_more_news_make_more_graphs_not_larger_ones():
+    config = HnswConfig(length_ranges=2, graph_news=50)
+    for num_news, expected in ((60, 2), (101, 3), (300, 6)):
+        index = HnswIndex.build(np.arange(1, num_news + 1), vectors(num_news), config)
+        assert index.parameters["graphs"] == len(index._graphs) == expected
+        assert max(len(graph) for graph in index._graphs) <= 50
+    assert HnswConfig().num_graphs(100_000) == 8
+    assert HnswConfig().num_graphs(1_000_000) == 63
+
+
+def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
+    ids, embeddings, queries = np.arange(1, 101), vectors(100), vectors(5, seed=1)
+    build = kept_in(tmp_path / "index")
+    found = build(ids, embeddings).search(queries, 10)
+    other = build(ids[:50], embeddings[:50])
+    assert len(other) == 50
+    assert len(list((tmp_path / "index").iterdir())) == 1  # the older one is gone
+    assert_same(build(ids, embeddings).search(queries, 10), found)
+    monkeypatch.setattr(HnswIndex, "build", None)
+    assert_same(build(ids, embeddings).search(queries, 10), found)
+    for changed in ((ids, embeddings + 1e-6), (ids + 1, embeddings)):
+        with pytest.raises(TypeError, match="not callable"):
+            build(*changed)
+
+
 def test_news_of_equal_length_share_a_graph(tmp_path):
     embeddings = np.tile(np.eye(WIDTH, dtype=np.float32), (2, 1))
     index = HnswIndex.build(np.arange(1, 33), embeddings)
@@ -138,3 +171,13 @@ def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():
     assert overlap(neighbours([[2, 1], [4, 9]]), exact) == 0.75
     assert overlap(neighbours([[3, 4], [1, 2]]), exact) == 0.0  # right news for the wrong query
     assert overlap(neighbours([[0, 0], [0, 3]]), exact) == 0.25
+
+
+def test_removed_news_are_found_no_more_and_the_others_still_are():
+    ids, embeddings, queries = np.arange(1, 301), vectors(300), vectors(5, seed=1)
+    index = HnswIndex.build(ids, embeddings)
+    gone = np.unique(index.search(queries, 3).ids)
+    index.remove(gone)
+    left = ~np.isin(ids, gone)
+    assert len(index) == left.sum()
+    assert_same(index.search(queries, 10), ExactIndex.build(ids[left], embeddings[left]).search(queries, 10))

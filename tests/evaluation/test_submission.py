@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import submission
-from speedyfeed.evaluation.submission import check_submission, submission_name, write_submission
+from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.ragged import Ragged, offsets_of
 
 NAME = "prediction.txt"
 IDS = ["17", "9", "a-3"]
-SIZES = np.array([3, 2, 4])
+
+
+def shown(ids: list[str], sizes: list[int]) -> list[Shown]:
+    return [Shown(impression_id=key, num_candidates=size) for key, size in zip(ids, sizes, strict=True)]
+
+
+LOG = shown(IDS, [3, 2, 4])
 
 
 def ragged(rows: list[list[float]]) -> Ragged:
@@ -52,7 +58,7 @@ def test_ranks_are_written_in_the_order_candidates_are_listed(tmp_path):
     write_submission(tmp_path / "out.zip", NAME, IDS, scores)
     with zipfile.ZipFile(tmp_path / "out.zip") as archive:
         assert archive.read(NAME) == b"17 [3,1,2]\n9 [1,2]\na-3 [3,2,4,1]\n"
-    check_submission(tmp_path / "out.zip", NAME, IDS, SIZES)
+    check_submission(tmp_path / "out.zip", LOG, NAME)
 
 
 @given(rows=st.lists(st.lists(st.sampled_from([-np.inf, 0.0, 0.5, 1.0]), max_size=30), max_size=12))
@@ -63,7 +69,7 @@ def test_what_is_written_passes_both_checkers(rows, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(submission, "_ROWS", 5)  # several pieces
         write_submission(path, NAME, ids, ragged(rows))
-    check_submission(path, NAME, ids, ragged(rows).lengths)
+    check_submission(path, shown(ids, ragged(rows).lengths), NAME)
     found = ranks_by_hand(path)
     assert [key for key, _ in found] == ids
     for (_, ranks), scores in zip(found, rows, strict=True):
@@ -73,7 +79,7 @@ def test_what_is_written_passes_both_checkers(rows, tmp_path_factory):
 
 def test_impression_ids_may_repeat(tmp_path):
     write_submission(tmp_path / "out.zip", "predictions.txt", ["0", "0"], ragged([[1.0], [0.0, 1.0]]))
-    check_submission(tmp_path / "out.zip", "predictions.txt", ["0", "0"], np.array([1, 2]))
+    check_submission(tmp_path / "out.zip", shown(["0", "0"], [1, 2]), "predictions.txt")
     assert ranks_by_hand(tmp_path / "out.zip", "predictions.txt") == [("0", [1]), ("0", [2, 1])]
 
 
@@ -126,7 +132,7 @@ def test_an_interrupted_write_leaves_nothing_and_keeps_what_was_there(tmp_path, 
 def test_the_first_bad_line_is_named(text, complaint, tmp_path):
     path = write_zip(tmp_path / "out.zip", text)
     with pytest.raises(InputError) as caught:
-        check_submission(path, NAME, IDS, SIZES)
+        check_submission(path, LOG, NAME)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -135,14 +141,14 @@ def test_the_first_bad_line_is_named(text, complaint, tmp_path):
 def test_a_zip_with_another_file_is_refused(name, tmp_path):
     path = write_zip(tmp_path / "out.zip", "17 [1,2,3]\n9 [1,2]\na-3 [1,2,3,4]\n", name)
     with pytest.raises(InputError, match=r"expected prediction\.txt alone, at its top"):
-        check_submission(path, NAME, IDS, SIZES)
+        check_submission(path, LOG, NAME)
 
 
 def test_what_is_no_zip_is_refused(tmp_path):
     (tmp_path / "out.zip").write_text("17 [1,2,3]\n")
     for path in (tmp_path / "out.zip", tmp_path / "absent.zip"):
         with pytest.raises(InputError, match="not a whole zip file"):
-            check_submission(path, NAME, IDS, SIZES)
+            check_submission(path, LOG, NAME)
 
 
 def test_a_damaged_zip_is_refused(tmp_path):
@@ -150,11 +156,26 @@ def test_a_damaged_zip_is_refused(tmp_path):
     whole = (tmp_path / "out.zip").read_bytes()
     (tmp_path / "out.zip").write_bytes(whole[:60] + b"damage" + whole[66:])
     with pytest.raises(InputError, match="not a whole zip file"):
-        check_submission(tmp_path / "out.zip", NAME, ["1"], np.array([50]))
+        check_submission(tmp_path / "out.zip", shown(["1"], [50]), NAME)
 
 
 def test_the_last_line_may_lack_its_end(tmp_path):
-    check_submission(write_zip(tmp_path / "out.zip", "17 [1,2,3]\n9 [2,1]"), NAME, IDS[:2], SIZES[:2])
+    assert check_submission(write_zip(tmp_path / "out.zip", "17 [1,2,3]\n9 [2,1]"), LOG[:2], NAME) == 2
+
+
+def test_without_a_log_lines_are_checked_for_themselves(tmp_path):
+    path = tmp_path / "out.zip"
+    assert check_submission(write_zip(path, "17 [1,2,3]\n17 [2,1]\n")) == 2
+    assert check_submission(write_zip(path, "17 [1]\n", "predictions.txt")) == 1
+    for text, complaint in (
+        ("17 [1,2,3]\n9 [1,3]\n", r"prediction\.txt:2: found ranks '9 \[1,3\]', expected each of 1 to 2 once"),
+        ("17 [1,2,3]\n9 1,3\n", r"prediction\.txt:2: found '9 1,3', expected a line like '17 \[1,2,3\]'"),
+        ("", "empty file"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            check_submission(write_zip(path, text))
+    with pytest.raises(InputError, match=r"expected prediction\.txt or predictions\.txt alone"):
+        check_submission(write_zip(path, "17 [1]\n", "answers.txt"))
 
 
 def test_each_leaderboard_has_its_file_name():

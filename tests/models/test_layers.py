@@ -10,6 +10,7 @@ from speedyfeed.models.layers import AdditiveAttention
 def test_ragged_attention_is_the_attention_of_each_owner_alone(owners: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     layer = AdditiveAttention(6, query_width=4).double()
+    torch.nn.init.normal_(layer.query.weight)
     items = torch.randn(len(owners), 6, dtype=torch.float64, requires_grad=True)
     owner = torch.tensor(owners)
     upstream = torch.randn(5, 6)
@@ -27,6 +28,12 @@ def test_ragged_attention_is_the_attention_of_each_owner_alone(owners: list[int]
     torch.testing.assert_close(ours.double(), twin, rtol=1e-5, atol=1e-5)
     for gradient, expected in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_untrained_it_is_the_mean() -> None:
+    items, owners = torch.randn(5, 6), torch.tensor([0, 1, 0, 1, 1])
+    means = torch.stack([items[[0, 2]].mean(0), items[[1, 3, 4]].mean(0)])
+    torch.testing.assert_close(AdditiveAttention(6)(items, owners, 2), means)
 
 
 def test_large_scores_do_not_overflow() -> None:

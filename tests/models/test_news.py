@@ -35,7 +35,8 @@ def make_encoder(family: str = "bert", **settings: object) -> NewsEncoder:
     torch.manual_seed(3)
     encoder = NewsEncoder(NewsEncoderConfig(**{"dim": 12, **settings}), model, num_categories=2).eval()
     with torch.no_grad():
-        encoder.frequency.weight.normal_(std=0.3)
+        for zero in (encoder.frequency, encoder.over_tokens.query, encoder.over_segments.query):
+            zero.weight.normal_(std=0.3)
     return encoder
 
 
@@ -58,7 +59,8 @@ def padded_twin(encoder: NewsEncoder, news: PackedNews) -> Tensor:
         mask = torch.ones(1, len(segments), dtype=torch.bool)
         pooled = additive(encoder.over_segments, segments[None], mask)[0] if len(segments) else torch.zeros(width)
         out.append(encoder.project(pooled))
-    return torch.stack(out)
+    news_MD = torch.stack(out)
+    return torch.nn.functional.normalize(news_MD, dim=1) if encoder.config.normalize else news_MD
 
 
 def padded_bus(encoder: NewsEncoder, news: PackedNews, lengths: list[int]) -> Tensor:
@@ -93,7 +95,7 @@ def additive(layer: torch.nn.Module, items: Tensor, mask: Tensor) -> Tensor:
     return (scores.masked_fill(~mask, -torch.inf).softmax(-1)[..., None] * items).sum(-2)
 
 
-@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"categories": True}, {"dim": 0}])
+@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"categories": True}, {"dim": 0}, {"normalize": False}])
 def test_packed_encoding_is_the_padded_appendix(settings: dict[str, object]) -> None:
     encoder, news = make_encoder(**settings), make_news()
     upstream = torch.randn(len(news), encoder.dim)
@@ -188,7 +190,8 @@ def test_minilm_one_segment_is_the_stock_model() -> None:
     padded = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = stock(**padded).last_hidden_state
-        pooled = additive(encoder.over_tokens, hidden, padded["attention_mask"].bool())
+        mask = padded["attention_mask"][..., None]
+        pooled = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
     torch.testing.assert_close(torch.from_numpy(encoder.encode(texts)), pooled, rtol=1e-4, atol=1e-5)
 
 
@@ -205,14 +208,20 @@ def test_a_trial_step_leaves_no_gradient() -> None:
     assert all(p.grad is None for p in encoder.parameters())
 
 
-def test_centred_embeddings_have_no_mean_and_the_same_differences() -> None:
-    encoder, news = make_encoder(), make_news()
-    before = encoder.encode_all(news)
-    encoder.centre(news)
+def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
+    encoder, news = make_encoder(dim=8, normalize=False), make_news()
+    pooled = encoder._pool(news).detach()
+    encoder.fit_projection(news)
     after = encoder.encode_all(news)
-    assert before.mean(0).abs().max() > 0.01
-    torch.testing.assert_close(after.mean(0), torch.zeros(12), rtol=0, atol=1e-6)
-    torch.testing.assert_close(after - after[0], before - before[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
+    spread = torch.linalg.svdvals(pooled - pooled.mean(0))
+    assert float((after**2).sum()) == pytest.approx(float((spread[:8] ** 2).sum()), rel=1e-4)
+
+
+def test_embeddings_have_length_one_unless_told_otherwise() -> None:
+    news = make_news([[5, 3, 4], [4], [3, 5]])
+    torch.testing.assert_close(make_encoder().encode_all(news).norm(dim=1), torch.ones(3))
+    assert (make_encoder(normalize=False).encode_all(news).norm(dim=1) - 1).abs().max() > 0.01
 
 
 @pytest.fixture(
@@ -245,7 +254,8 @@ def test_one_sequence_is_the_stock_model_on_the_whole_news() -> None:
     tokens, frequencies = news.tokens_T.long(), news.frequencies_T.long()
     embedded = encoder.encoder.get_input_embeddings()(tokens) + encoder.frequency(frequencies)
     hidden = encoder.encoder(inputs_embeds=embedded[None]).last_hidden_state
-    expected = encoder.project(additive(encoder.over_tokens, hidden, torch.ones(1, 12, dtype=torch.bool)))
+    pooled = additive(encoder.over_tokens, hidden, torch.ones(1, 12, dtype=torch.bool))
+    expected = torch.nn.functional.normalize(encoder.project(pooled), dim=1)
     encoder.encoder.set_attn_implementation("bus")
     torch.testing.assert_close(encoder(news), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(encoder(replace(news, pad_to=20)), expected, rtol=1e-4, atol=1e-5)

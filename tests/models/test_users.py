@@ -8,19 +8,28 @@ from torch import Tensor, nn
 
 from contracts import UserEncoderContract
 from speedyfeed.errors import InputError
-from speedyfeed.models.users import USER_ENCODERS, AttentiveUser, SelfAttentionUser, UserConfig, build_user_encoder
+from speedyfeed.models.users import (
+    USER_ENCODERS,
+    AttentiveUser,
+    SelfAttentionUser,
+    UserConfig,
+    build_user_encoder,
+    weigh_clicks,
+)
 
 DIM = 12
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """A user encoder whose start vector has been learned, not left at zero."""
+    """A user encoder whose start vector and scores have been learned, not left at zero."""
     torch.manual_seed(seed)
     config = UserConfig(name=name, heads=3, query_width=7, reader_width=5)
     encoder = build_user_encoder(config, dim=DIM, readers=nn.Embedding(3, 5))
     with torch.no_grad():
         assert isinstance(encoder.start, Tensor)
         encoder.start.normal_()
+        if name == "attentive":
+            encoder.score.weight.normal_()
     return encoder
 
 
@@ -51,11 +60,12 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, reader: int) -> Te
         return encoder.join(torch.cat([state, long])) if name == "lstur-con" else state
     if name == "self-attention":
         items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
+    if name == "attentive":
+        scores = [encoder.score.weight[0] @ click for click in clicks]
+        return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
     if name == "npa":
         query = torch.relu(encoder.ask.query(encoder.ask.readers.weight[reader]))
         scores = [query @ torch.tanh(encoder.ask.project(item)) for item in items]
-    elif name == "attentive":
-        scores = [encoder.score.weight[0] @ item for item in items]
     else:
         linear, _, query = encoder.score
         scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
@@ -118,18 +128,25 @@ def test_attentive_weights_by_hand() -> None:
     encoder = AttentiveUser(dim=1)
     with torch.no_grad():
         encoder.score.weight.fill_(1.0)
-    two = math.log(2.0)  # a click of that value weighs twice as much as the start vector, which is zero
-    users = encoder(torch.tensor([[[two], [two]]]), torch.ones(1, 2, dtype=torch.bool))
-    assert users.flatten().tolist() == pytest.approx([0.0, two * 2 / 3, two * 4 / 5])
+        encoder.start.fill_(5.0)
+    two = math.log(2.0)  # a click of that value weighs twice as much as one of zero
+    users = encoder(torch.tensor([[[0.0], [two], [two]]]), torch.ones(1, 3, dtype=torch.bool))
+    assert users.flatten().tolist() == pytest.approx([5.0, 5.0, 5.0 + two * 2 / 3, 5.0 + two * 4 / 5])
+
+
+def test_an_untrained_attentive_user_is_the_mean_of_the_clicks() -> None:
+    clicks = torch.randn(1, 3, DIM)
+    users = AttentiveUser(dim=DIM)(clicks, torch.ones(1, 3, dtype=torch.bool))
+    torch.testing.assert_close(users[0, 3], clicks[0].mean(0))
+    assert not users[0, 0].any()
 
 
 def test_a_much_higher_later_score_does_not_blank_out_earlier_prefixes() -> None:
     encoder = AttentiveUser(dim=1)
     with torch.no_grad():
         encoder.score.weight.fill_(1.0)
-        encoder.start.fill_(-500.0)
     users = encoder(torch.tensor([[[-200.0], [300.0]]]), torch.ones(1, 2, dtype=torch.bool))
-    assert users.flatten().tolist() == [-500.0, -200.0, 300.0]
+    assert users.flatten().tolist() == [0.0, -200.0, 300.0]
 
 
 def test_mixed_precision_stays_close_to_full(encoder: nn.Module) -> None:
@@ -148,3 +165,21 @@ def test_mistakes_in_the_settings_are_told() -> None:
         SelfAttentionUser(dim=12, heads=5)
     with pytest.raises(InputError, match=r"stranger 1.5: expected a share"):
         UserConfig(stranger=1.5)
+
+
+@pytest.mark.parametrize("name", ["attentive", "additive"])
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_the_user_is_the_start_and_the_clicks_by_their_weights(name, length):
+    encoder, clicks = build(name), torch.randn(length, DIM)
+    weights = weigh_clicks(encoder, clicks)
+    start_weight = 1 if name == "attentive" else 1 - weights.sum()
+    user = encoder(clicks[None], torch.ones(1, length, dtype=torch.bool))[0, -1]
+    torch.testing.assert_close(start_weight * encoder.start + weights @ clicks, user)
+
+
+def test_weights_are_shares_where_clicks_see_each_other_and_absent_where_nothing_is_summed():
+    clicks = torch.randn(4, DIM)
+    weights = weigh_clicks(build("self-attention"), clicks)
+    assert weights.shape == (4,)
+    assert 0 < weights.sum().item() < 1
+    assert weigh_clicks(build("gru"), clicks) is None

@@ -1,33 +1,12 @@
-"""A small prepared newsroom and an encoder of two narrow layers, made once for all training tests."""
+"""A small prepared newsroom, made once for all training tests."""
 
 import pytest
-import torch
-from transformers import BertConfig, BertModel
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.data.synthetic import SynthConfig, synthesize
-from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.training.run import RunConfig, TrainConfig
-
-
-@pytest.fixture(scope="session")
-def tiny_encoder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
-    tokenizer = load_tokenizer("minilm")
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.training.losses import ClickLoss, LossConfig, in_batch_loss, log_popularity, next_click_loss
+from speedyfeed.training.losses import (
+    ClickLoss,
+    LossConfig,
+    in_batch_loss,
+    log_popularity,
+    next_click_loss,
+    weigh_without_pool,
+)
 
 DIM = 5
 
@@ -176,8 +183,8 @@ LOG_POPULARITY = log_popularity(torch.tensor([0, 5, 0, 2, 2, 9, 1]))
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_both_losses_are_mixed_by_their_share(share: float) -> None:
     users, news = normal(2, 3, DIM), normal(7, DIM, seed=3)
-    config = LossConfig(no_pool_weight=0.2, in_batch=share, popularity_correction=0.5, temperature=2.0)
-    ours = ClickLoss(config)(users, news, HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY)
+    config = LossConfig(in_batch=share, popularity_correction=0.5, temperature=2.0)
+    ours = ClickLoss(config, no_pool_weight=0.2)(users, news, HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY)
 
     weights = torch.tensor([[0.2, 1.0, 1.0], [0.2, 1.0, 0.0]])
     next_click = naive_next_click(users / 2, news[HISTORY], news[NEGATIVES], HISTORY > 0, weights)
@@ -189,17 +196,26 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
     arguments = normal(2, 3, DIM), normal(7, DIM, seed=3), HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY
 
     def value(temperature: float) -> float:
-        fixed = ClickLoss(LossConfig(temperature=temperature, in_batch=0.5))
+        fixed = ClickLoss(LossConfig(temperature=temperature, in_batch=0.5), no_pool_weight=1.0)
         assert not any(parameter.requires_grad for parameter in fixed.parameters())
         return float(fixed(*arguments).detach())
 
-    learned = ClickLoss(LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True))
+    learned = ClickLoss(LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True), no_pool_weight=1.0)
     loss = learned(*arguments)
     assert float(loss.detach()) == value(2.0)
     (gradient,) = torch.autograd.grad(loss, list(learned.parameters()))
     step = 1e-2
     slope = (value(2.0 * math.exp(-step)) - value(2.0 * math.exp(step))) / (2 * step)
     assert gradient.item() == pytest.approx(slope, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "num_with_pool", "weight"),
+    [(None, 0, 1.0), (None, 20, 0.25), (None, 50, 1.0), (None, 90, 1.0), (None, 100, 1.0), (0.7, 20, 0.7)],
+)
+def test_clicks_without_their_own_negatives_weigh_no_more_than_the_others(asked, num_with_pool, weight) -> None:
+    config = LossConfig(no_pool_weight=asked)
+    assert weigh_without_pool(config, num_clicks=100, num_with_pool=num_with_pool) == weight
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,21 @@ def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):
     model.save_pretrained(saved)
     assert Recommender.from_pretrained(saved).recommend(ids[:3], k=5) == found
     assert model.encode_news(["a title", ("a title", "an abstract")]).shape == (2, 16)
+
+
+def test_an_article_is_encoded_as_the_store_holds_it(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=1)), store)
+    train(run, store)
+    with (store.path.parent / "logs" / "train" / "news.tsv").open(encoding="utf-8") as file:
+        columns = [line.split("\t") for line in file]
+    articles = {row[0]: (row[3], row[4]) for row in columns[:20]}
+    assert any(len(abstract.split()) > 15 for _, abstract in articles.values())  # refinement has work to do
+    shutil.copytree(run.model, tmp_path / "model")  # a model folder stands alone
+    shutil.rmtree(run.path)
+    model = Recommender.from_pretrained(tmp_path / "model")
+    expected = model.catalogue.embeddings_VD[[model.catalogue.row[news_id] for news_id in articles]]
+    np.testing.assert_allclose(model.encode_news(list(articles.values())), expected, atol=1e-6)
+    assert np.abs(model.encode_news([title for title, _ in articles.values()]) - expected.numpy()).max() > 1e-3
 
 
 def test_the_same_seed_gives_the_same_model(store, config, tmp_path):

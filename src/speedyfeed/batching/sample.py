@@ -2,7 +2,7 @@
 
     clicks of user 7           8    5    3    6        (oldest first, the latest `max_clicks`)
     pool of each click         -    -  [1 2] [4]
-    negatives, one a click     9    2    1    4        (8 and 5 have no pool: any news of the period)
+    negatives, one a click     2    1    1    4        (8 and 5 have no pool: the reader's first, [1 2])
     has_pool                   no   no  yes  yes
 
 With `autoregressive` off an instance is one click of a user with the clicks before it, as in the conventional
@@ -38,7 +38,7 @@ class Instances:
     candidates: Ragged
     """By instance: a row per click, int32; column 0 is the click, the others are its negatives."""
     has_pool: Ragged
-    """By instance: whether a click's negatives were skipped in its impression, or are any news of the period."""
+    """By instance: whether a click's negatives were skipped in its own impression."""
 
     def __len__(self) -> int:
         return len(self.users_U)
@@ -112,9 +112,12 @@ class Sampler:
         places = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
         clicked = clicks.values[places]
         learned = slice(None) if self._autoregressive else offsets[1:] - 1
+        readers = np.repeat(users, lengths)
         negatives = np.zeros((len(clicked), self._negatives), np.int32)
         has_pool = np.zeros(len(clicked), np.bool)
-        negatives[learned], has_pool[learned] = self._draw_negatives(clicked[learned], places[learned], epoch)
+        negatives[learned], has_pool[learned] = self._draw_negatives(
+            clicked[learned], places[learned], readers[learned], epoch
+        )
         return Instances(
             users_U=users,
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),
@@ -122,17 +125,16 @@ class Sampler:
         )
 
     def _draw_negatives(
-        self, clicked: NDArray[np.int32], places: NDArray[np.int64], epoch: int
+        self, clicked: NDArray[np.int32], places: NDArray[np.int64], users: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int32], NDArray[np.bool]]:
-        """(clicks, negatives) news, and for each click whether they come from its pool."""
+        """(clicks, negatives) news, and for each click whether they come from its own impression."""
         pools = self._timelines.pools
         rows = self._timelines.click_pools[places]
-        starts = np.zeros(len(places), np.int64)
-        sizes = np.zeros(len(places), np.int64)
+        has_pool = rows >= 0
+        rows = np.where(has_pool, rows, self._timelines.user_pools[users])
         listed = rows >= 0
-        starts[listed] = pools.offsets[rows[listed]]
-        sizes[listed] = pools.offsets[rows[listed] + 1] - starts[listed]
-        has_pool = sizes > 0
+        starts = pools.offsets[rows[listed]]
+        sizes = pools.offsets[rows[listed] + 1] - starts
 
         bits = draw(
             self._seed,
@@ -141,18 +143,19 @@ class Sampler:
             places[:, None] * self._negatives + np.arange(self._negatives),
         )
         negatives = np.empty(bits.shape, np.int32)
-        chosen = choose(bits[has_pool], sizes[has_pool])
-        negatives[has_pool] = pools.values[starts[has_pool, None] + chosen]
-        if not has_pool.all():
+        negatives[listed] = pools.values[starts[:, None] + choose(bits[listed], sizes)]
+        # A click of the history may be skipped later on: it is no negative of itself.
+        strays = ~listed | (~has_pool & (negatives == clicked[:, None]).any(axis=1))
+        if strays.any():
             # The period holds the click itself: choose among one less, and step over it.
-            chosen = choose(bits[~has_pool], np.full(np.count_nonzero(~has_pool), len(self._period) - 1))
-            rank = np.searchsorted(self._period, clicked[~has_pool])[:, None]
-            negatives[~has_pool] = self._period[chosen + (chosen >= rank)]
+            chosen = choose(bits[strays], np.full(np.count_nonzero(strays), len(self._period) - 1))
+            rank = np.searchsorted(self._period, clicked[strays])[:, None]
+            negatives[strays] = self._period[chosen + (chosen >= rank)]
         return negatives, has_pool
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
-        """News to draw from where a click has no pool; found when the first such click comes."""
+        """News to draw from where no pool is known; found when the first such click comes."""
         period = period_news(self._timelines, self._num_news)
         if len(period) < 2:
             raise InputError(

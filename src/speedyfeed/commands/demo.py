@@ -32,3 +32,5 @@ def run(arguments: Arguments) -> None:
         prepared = prepare(logs, store, PrepareConfig(), report=report)
     print(f"\nPrepared for training in {store}")
     print_summary(prepared.store)
+    model = arguments.out / "run"
+    print(f"\nTrain on it:  speedyfeed train {store} {model}\nThen open it: speedyfeed serve {model}")

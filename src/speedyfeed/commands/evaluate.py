@@ -1,114 +1,103 @@
-"""Measure a trained recommender on a split of a store: ranking, recall, and where they come from.
+"""Measure a trained recommender: ranking and recall on a split, and where the figures come from.
 
-Example: speedyfeed evaluate runs/first store/ --split dev
+Raw logs are prepared on the fly, exactly as the run's own news were.
+
+Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impression scores.parquet
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import numpy as np
 from tyro.conf import Positional, arg
 
-from speedyfeed.data.store import Store, open_store
-from speedyfeed.encoding.histories import history_encoder, reader_encoder
-from speedyfeed.encoding.known import reader_numbers
-from speedyfeed.encoding.tokens import open_packed
-from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import Report, Summary, evaluate, evaluate_personally, seen_in_training
-from speedyfeed.evaluation.index import ExactIndex, HnswIndex
-from speedyfeed.models.recommender import Recommender
-from speedyfeed.progress import Report as ProgressReport
+from speedyfeed.evaluation.bootstrap import Estimate
+from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.evaluation.judge import judge_run, open_data, open_finished, write_per_impression
 from speedyfeed.progress import progress_bars
-from speedyfeed.training.run import open_run
+
+GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a run."""
-    store: Annotated[Positional[Path], arg(metavar="STORE")]
-    """Prepared log, with the tokenizer and settings the run was trained with."""
-    split: str = "dev"
-    """dev or test."""
+    """Folder of a finished run."""
+    data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
+    """Prepared or raw logs; by default the store the run was trained on."""
+    split: Literal["dev", "test"] | None = None
+    """By default dev, or test where there is no dev."""
+    format: str | None = None
+    """Format of raw logs; recognised when not given."""
+    pool: Literal["split", "day"] = "split"
+    """Recall looks for clicks among all candidates of the split, or of the impression's day."""
     exact: bool = False
     """Search all news exactly, without an index."""
+    per_impression: Path | None = None
+    """Write every metric of every impression to this Parquet file."""
     json: bool = False
     """Print the figures as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
-    store = open_store(arguments.store)
-    model = Recommender.from_pretrained(arguments.run)
-    _require_same_text(arguments.run, store, model)
-    with progress_bars() as progress:
-        report = evaluate_store(model, store, arguments.split, exact=arguments.exact, progress=progress)
+    finished = open_finished(arguments.run)
+    with (
+        progress_bars() as progress,
+        open_data(
+            finished, arguments.data, split=arguments.split, format=arguments.format, report=progress
+        ) as data,
+    ):
+        report = judge_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
+        if arguments.per_impression:
+            write_per_impression(arguments.per_impression, data, report)
+        split = data.split
     if arguments.json:
-        print(json.dumps(report.to_json()))
+        print(json.dumps(report.to_json() | {"split": split}))
     else:
-        print_report(report)
+        print_report(report, split)
 
 
-def evaluate_store(
-    model: Recommender, store: Store, split: str, *, exact: bool, progress: ProgressReport
-) -> Report:
-    """Encode all news of the store once, then rank and retrieve every impression of the split."""
-    news = open_packed(store, words=model.news.reads_words, known=model.known)
-    seen = seen_in_training(store.train, store.num_news) if "train" in store.splits else None
-    readers = reader_numbers(store, split, model.known)
-    if model.news.is_personal:
-        return evaluate_personally(
-            store.impressions(split),
-            reader_encoder(model, news, readers),
-            np.random.default_rng(0),
-            seen=seen,
-            report=progress,
-        )
-    news_VD = model.news.encode_all(news, report=progress)
-    return evaluate(
-        store.impressions(split),
-        news_VD.numpy(),
-        history_encoder(model, news_VD, readers),
-        np.random.default_rng(0),
-        seen=seen,
-        build_index=ExactIndex.build if exact else HnswIndex.build,
-        report=progress,
-    )
-
-
-def print_report(report: Report) -> None:
-    """Every metric with its interval, then the groups."""
+def print_report(report: Report, split: str) -> None:
+    """What was left out, every metric with its interval, then the groups."""
     overall = report.overall
-    print(f"{overall.num_impressions:,} impressions, {overall.num_one_class:,} of one class left out")
-    for name, found in overall.metrics.items():
-        print(f"  {name:11}{found.mean:8.4f}   [{found.ci95[0]:.4f}, {found.ci95[1]:.4f}]")
     print(
-        f"  recall over {report.retrieved.news_per_pool:,.0f} news; the index finds "
-        f"{report.retrieved.index_recall:.1%} of exact search"
+        f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
+        f"clicks only or skips only, {overall.num_unlabelled:,} unlabelled"
     )
+    if report.num_candidates_without_text:
+        print(f"candidates without text, ranked last: {report.num_candidates_without_text:,}")
+    if not any(found.num_impressions for found in overall.metrics.values()):
+        print("no impression has a label: write their ranking with speedyfeed rank")
+        return
+    print(f"\n{'metric':12}{'mean':>8}   95% interval")
+    for name, found in overall.metrics.items():
+        print(f"{name:12}{_mean(found)}   {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
+    print(f"\nrecall {_pools(report)}\nby {_index(report)}")
+    print(f"\n{'group':16}{'impressions':>12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
     for name, group in report.groups.items():
-        if group.num_impressions:
-            print(f"  {name.replace('_', ' '):20}{group.num_impressions:>9,} impressions   AUC {_auc(group)}")
+        means = "".join(f"{_mean(group.metrics[metric]):>12}" for metric in GROUP_METRICS)
+        print(f"{name.replace('_', ' '):16}{group.num_impressions:>12,}{means}")
+    if "news_seen" not in report.groups:
+        print("(no groups by news seen in training: the store of the run is gone)")
 
 
-def _auc(group: Summary) -> str:
-    found = group.metrics["auc"]
-    return f"{found.mean:.4f} [{found.ci95[0]:.4f}, {found.ci95[1]:.4f}]"
+def _mean(found: Estimate) -> str:
+    return f"{found.mean:8.4f}" if found.num_impressions else f"{'-':>8}"
 
 
-def _require_same_text(run: Path, store: Store, model: Recommender) -> None:
-    """A store whose tokens mean something else would give figures that mean nothing."""
-    text = open_run(run).facts["text"]
-    if model.news.reads_words and text["vocabulary"] != store.vocabulary:
-        raise InputError(
-            f"{store.path}: its words are numbered otherwise than those the run was trained with; evaluate on the "
-            "run's own store"
-        )
-    tokenizer = () if model.news.reads_words else ("tokenizer",)
-    for name in (*tokenizer, "refine", "fields", "segment_tokens", "body_segments"):
-        if text["settings"][name] != store.manifest["settings"][name]:
-            raise InputError(
-                f"{store.path}: prepared with {name} {store.manifest['settings'][name]!r}, but the run was "
-                f"trained with {text['settings'][name]!r}; prepare the log with the run's settings"
-            )
+def _pools(report: Report) -> str:
+    found = report.retrieved
+    if found.num_pools == 1:
+        return f"among the {found.news_per_pool:,.0f} candidates of the split"
+    return f"among the candidates of the day, {found.news_per_pool:,.0f} on average over {found.num_pools:,} days"
+
+
+def _index(report: Report) -> str:
+    facts = report.retrieved.index_parameters
+    if facts["kind"] == "exact":
+        return "exact search"
+    return (
+        f"{facts['graphs']} HNSW graphs (connectivity {facts['connectivity']}, expansion {facts['expansion_add']} "
+        f"and {facts['expansion_search']}), which find {report.retrieved.index_recall:.1%} of exact search"
+    )

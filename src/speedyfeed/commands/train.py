@@ -35,7 +35,7 @@ class Arguments:
     """Folder of the run."""
     recipe: str = "speedy-mini"
     """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
-    plm-conventional, nrms, naml, lstur, npa, or tiny."""
+    plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
     """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
     resume: bool = False

@@ -7,58 +7,43 @@ with the log, and a store exists only once all of it is written.
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import ibis.expr.types as ir
 import pyarrow.parquet as pq
 from ibis import _
 
-from speedyfeed.data import refine
 from speedyfeed.data.engine import Engine, EngineConfig, open_engine
 from speedyfeed.data.ingest import ingest_impressions, ingest_news, number_news
-from speedyfeed.data.readers import open_logs
+from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.splits import SplitCounts, write_impressions, write_timelines
-from speedyfeed.data.store import MANIFEST, STORE_VERSION, Store, file_facts, open_store, read_manifest, sha256
-from speedyfeed.data.tables import FIELDS, Logs
-from speedyfeed.data.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
+from speedyfeed.data.store import (
+    MANIFEST,
+    STORE_VERSION,
+    WORDS,
+    Store,
+    file_facts,
+    open_store,
+    read_manifest,
+    sha256,
+)
+from speedyfeed.data.tables import TO_RANK, Logs
+from speedyfeed.data.text import TextConfig, TextRules, write_news
+from speedyfeed.data.tokens import Tokenizer
 from speedyfeed.data.vocabulary import build_word_tokenizer, common_words
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
-from speedyfeed.progress import Report, counted, silent
-
-SEGMENT_WORDS = 32  # the paper's; what does not fit into the segment's tokens is cut by rank
+from speedyfeed.progress import Report, silent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareConfig:
-    """How text becomes tokens."""
+class PrepareConfig(TextConfig):
+    """What is read, and how text becomes tokens."""
 
-    plm: str = "minilm"
-    """Encoder whose tokenizer is used: a name, a folder or a Hub id."""
     format: str | None = None
     """Format of the logs; recognised from the folder when not given."""
-    refine: Literal["bm25", "none"] = "bm25"
-    """bm25 keeps the most telling words of each field, none keeps its head."""
-    fields: tuple[str, ...] = FIELDS
-    """Which of title, abstract and body are read, in this order."""
-    segment_tokens: int = 32
-    """Tokens per segment at most, special tokens included."""
-    body_segments: int = 1
-    """Segments a long body may fill."""
-
-    def __post_init__(self) -> None:
-        if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
-            raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
-        if self.body_segments < 1:
-            raise InputError(f"--body-segments {self.body_segments}: expected at least 1")
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many segments each field may fill."""
-        return tuple(self.body_segments if field == "body" else 1 for field in self.fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +62,45 @@ def prepare(
     report: Report = silent,
 ) -> Prepared:
     """Make the store of a log, or open it when it is there and up to date."""
-    from speedyfeed.models.names import load_tokenizer
-
     logs = open_logs(logs_path, config.format)
     if "train" not in (split.name for split in logs.splits):
         found = ", ".join(split.name for split in logs.splits)
         raise InputError(f"{logs_path}: found only {found}, expected a train split to learn from")
+    rules = TextRules(config=config)
+    return _prepare(logs, logs_path, store_path, rules, engine_config or EngineConfig(), report, is_to_learn=True)
+
+
+def prepare_split(
+    logs_path: Path,
+    store_path: Path,
+    rules: TextRules,
+    *,
+    split: str | None = None,
+    format: str | None = None,
+    prefer: Sequence[str] = TO_RANK,
+    report: Report = silent,
+) -> Store:
+    """A store to rank one split from, with a model whose news were treated by `rules`; needs no train split.
+
+    Its last split is the one to rank: `split`, or the preferred one the logs have.
+    """
+    logs = open_split(logs_path, split, format, prefer=prefer)
+    return _prepare(logs, logs_path, store_path, rules, EngineConfig(), report, is_to_learn=False).store
+
+
+def _prepare(
+    logs: Logs,
+    logs_path: Path,
+    store_path: Path,
+    rules: TextRules,
+    engine_config: EngineConfig,
+    report: Report,
+    *,
+    is_to_learn: bool,
+) -> Prepared:
+    from speedyfeed.models.names import load_tokenizer
+
+    config = rules.config
     plm_tokenizer = load_tokenizer(config.plm)
     tokenizer = Tokenizer(plm_tokenizer, config.segment_tokens)
     settings = dataclasses.asdict(config) | {"format": logs.format, "fields": list(config.fields)}
@@ -98,15 +116,22 @@ def prepare(
     with new_folder(store_path) as folder:
         scratch = folder / "scratch"
         scratch.mkdir()
-        with open_engine(engine_config or EngineConfig(), scratch) as engine:
-            facts = _build(engine, logs, folder, config, tokenizer, report)
+        with open_engine(engine_config, scratch) as engine:
+            facts = _build(engine, logs, folder, rules, tokenizer, report, is_to_learn=is_to_learn)
         shutil.rmtree(scratch)
         write_json(folder / MANIFEST, origin | facts | {"files": file_facts(folder)})
     return Prepared(store=open_store(store_path), is_new=True)
 
 
 def _build(
-    engine: Engine, logs: Logs, folder: Path, config: PrepareConfig, tokenizer: Tokenizer, report: Report
+    engine: Engine,
+    logs: Logs,
+    folder: Path,
+    rules: TextRules,
+    tokenizer: Tokenizer,
+    report: Report,
+    *,
+    is_to_learn: bool,
 ) -> dict[str, Any]:
     """Write every file of a store but its manifest; returns what the manifest says of them."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
@@ -120,32 +145,32 @@ def _build(
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
     pq.write_table(titles, folder / "news.parquet")
 
-    (folder / "news").mkdir()
-    segments, statistics = _segments(engine, texts, len(titles), folder, config, report)
-    num_empty = write_segments(folder / "news", segments(tokenizer), tokenizer, len(titles))
-    (folder / "words").mkdir()
-    num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
-    words = common_words(engine, texts.filter(_.news <= num_train), config.fields)  # numbered train news first
-    word_tokenizer = build_word_tokenizer(words)
-    word_tokenizer.save_pretrained(folder / "words")
-    word_segments = Tokenizer(word_tokenizer, config.segment_tokens)
-    write_segments(folder / "words", segments(word_segments), word_segments, len(titles))
+    tokenizers = {"news": tokenizer}
+    vocabulary: dict[str, int] = {}
+    if is_to_learn:
+        num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
+        of_train = texts.filter(_.news <= num_train)  # they are numbered first
+        words = common_words(engine, of_train, rules.config.fields)
+        vocabulary["vocabulary"] = len(words)
+        word_tokenizer = build_word_tokenizer(words)
+        word_tokenizer.save_pretrained(folder / WORDS)
+        tokenizers[WORDS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
+    written = write_news(engine, texts, len(titles), folder, rules, tokenizers, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
     counts: dict[str, SplitCounts] = {}
     for split in logs.splits:
-        write = write_timelines if split.name == "train" else write_impressions
-        source = engine.scratch / f"{split.name}.parquet"
-        counts[split.name] = write(engine, source, ids, folder / split.name, report)
-    if not counts["train"].kept["users"]:
-        raise InputError(
-            f"{logs.splits[0].files[0].parent}: no user left: of {counts['train'].read['clicks']} clicks and "
-            f"{counts['train'].read['history_clicks']} history clicks none is on a news with text; "
-            "check that the news file belongs to these impressions"
-        )
+        source, place = engine.scratch / f"{split.name}.parquet", folder / split.name
+        if split.name == "train":
+            counts["train"] = write_timelines(engine, source, ids, place, report)
+        else:
+            has_timelines = "train" in counts
+            counts[split.name] = write_impressions(engine, source, ids, place, report, has_timelines=has_timelines)
+    if is_to_learn:
+        _require_users(logs, counts["train"])
     return {
         "splits": [split.name for split in logs.splits],
-        "statistics": statistics,
+        "statistics": written.statistics,
         "counts": {
             "read": {"news": num_rows, **{name: count.read for name, count in counts.items()}},
             "kept": {"news": len(titles), **{name: count.kept for name, count in counts.items()}},
@@ -153,38 +178,20 @@ def _build(
                 "repeated_news": num_rows - len(titles),
                 **{name: count.dropped for name, count in counts.items()},
             },
-            "news_without_words": num_empty,
-            "vocabulary": len(words),
+            "news_without_words": written.num_empty,
+            **vocabulary,
         },
     }
 
 
-def _segments(
-    engine: Engine, texts: ir.Table, num_news: int, folder: Path, config: PrepareConfig, report: Report
-) -> tuple[Callable[[Tokenizer], Iterator[Segments]], dict[str, Any]]:
-    """The segments of all news in order, and what refinement must remember to treat later news alike."""
-    if config.refine == "none":
-        engine.save(texts.order_by("news").select("news", *config.fields), "heads")
-
-        def heads(tokenizer: Tokenizer) -> Iterator[Segments]:
-            batches = counted(engine.reread("heads", batch_rows=1 << 13), report, "tokenize", num_news)
-            return segments_of_heads(batches, tokenizer, fields=config.fields, parts=config.parts)
-
-        return heads, {}
-    report("count words", 0, 0)
-    counts = refine.count_words(engine, texts, config.fields)
-    statistics = refine.measure_words(engine, counts, num_news, len(config.fields))
-    frequencies = engine.load(statistics.frequencies.order_by("word"))
-    pq.write_table(frequencies, folder / "words.parquet")
-    report("choose words", 0, 0)
-    limits = [SEGMENT_WORDS * part for part in config.parts]
-    engine.save(refine.top_words(counts, statistics, limits).order_by("news", "field", "first"), "words")
-
-    def refined(tokenizer: Tokenizer) -> Iterator[Segments]:
-        batches = counted(engine.reread("words"), report, "tokenize")
-        return segments_of_words(batches, tokenizer, segment_words=SEGMENT_WORDS)
-
-    return refined, {"num_news": num_news, "mean_words": statistics.mean_words}
+def _require_users(logs: Logs, count: SplitCounts) -> None:
+    """Refuse to learn from a log none of whose clicks is on a news with text."""
+    if not count.kept["users"]:
+        raise InputError(
+            f"{logs.splits[0].files[0].parent}: no user left: of {count.read['clicks']} clicks and "
+            f"{count.read['history_clicks']} history clicks none is on a news with text; "
+            "check that the news file belongs to these impressions"
+        )
 
 
 def _fingerprint(logs: Logs, folder: Path, report: Report) -> dict[str, str]:

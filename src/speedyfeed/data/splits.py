@@ -64,10 +64,12 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
     )
 
 
-def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
+def write_impressions(
+    engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
+) -> SplitCounts:
     """A dev or test split: candidates and labels by impression, and each reader's history once.
 
-    The timelines must have been written before.
+    Where the log has timelines, they must have been written before.
     """
     folder.mkdir()
     impressions = engine.open(source)
@@ -84,7 +86,7 @@ def write_impressions(engine: Engine, source: Path, ids: ir.Table, folder: Path,
     with ArrayWriter(folder, "readers", np.int64) as rows:
         for batch in engine.read(readers.order_by("row").select("reader"), f"{split}-readers"):
             rows.append(batch["reader"].to_numpy())
-    train_clicks = engine.reopen(TIMELINES)
+    train_clicks = engine.reopen(TIMELINES) if has_timelines else None
     histories = engine.read(timeline.histories(readers, ids, train_clicks), f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])
@@ -139,23 +141,26 @@ def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Ite
 def _write_clicks(
     folder: Path, batches: Iterator[pa.RecordBatch], pool_sizes: NDArray[np.int64]
 ) -> tuple[pa.Array, int, int]:
-    """Write (user_id, row, news), ordered by user; returns the users, the clicks and those with a pool."""
+    """Write (user_id, row, first, news), ordered by user; returns the users, the clicks and those with a pool."""
     users: list[pa.Array] = []
     lengths: list[NDArray[np.int64]] = []
     num_with_pool = 0
     with (
         ArrayWriter(folder, "clicks.values", np.int32) as clicks,
         ArrayWriter(folder, "click_pools", np.int64) as click_pools,
+        ArrayWriter(folder, "user_pools", np.int64) as user_pools,
     ):
         for batch in batches:
             runs = pc.run_end_encode(batch["user_id"])
-            names, counts = runs.values, np.diff(runs.run_ends.to_numpy(), prepend=0).astype(np.int64)
+            ends = runs.run_ends.to_numpy().astype(np.int64)
+            names, counts, first = runs.values, np.diff(ends, prepend=0), batch["first"].to_numpy()[ends - 1]
             if users and len(names) and users[-1][-1] == names[0]:  # the batch begins within a user
                 lengths[-1][-1] += counts[0]
-                names, counts = names[1:], counts[1:]
+                names, counts, first = names[1:], counts[1:], first[1:]
             if len(names):
                 users.append(names)
                 lengths.append(counts)
+                user_pools.append(np.where(pool_sizes[first] > 0, first, -1))
             clicks.append(batch["news"].to_numpy())
             rows = batch["row"].to_numpy()
             has_pool = (rows >= 0) & (pool_sizes[rows] > 0)

@@ -4,8 +4,8 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
-    words/                    the same with words for tokens, and their tokenizer.json
-    train/                    users.parquet, clicks (ragged by user), click_pools, pools (ragged by impression)
+    words/                    the same with words for tokens, and their tokenizer (in a store to learn from)
+    train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
 News 0 is padding and has no segment. Opening reads the manifest and the headers of the arrays one asks for.
@@ -54,6 +54,8 @@ class Timelines:
     """News by reader, oldest first."""
     click_pools: NDArray[np.int64]
     """Beside each click, the row of `pools` with the news skipped in its impression; -1 where none is known."""
+    user_pools: NDArray[np.int64]
+    """Beside each reader, the row of `pools` of the first impression; -1 where it skipped nothing."""
     pools: Ragged
     """Skipped news by impression."""
 
@@ -91,17 +93,20 @@ class Store:
     @cached_property
     def news(self) -> NewsTokens:
         """All news as tokens of a language model."""
-        return _open_tokens(self.path / "news")
+        return open_news(self.path / "news")
 
     @cached_property
     def words(self) -> NewsTokens:
         """All news as words of the store's own vocabulary; its tokenizer lies beside them."""
-        return _open_tokens(self.path / WORDS)
+        return open_news(self.path / WORDS)
 
     @property
     def vocabulary(self) -> str:
         """Checksum of the words' tokenizer."""
-        return str(self.manifest["files"][f"{WORDS}/tokenizer.json"]["sha256"])
+        facts = self.manifest["files"].get(f"{WORDS}/tokenizer.json")
+        if facts is None:
+            raise InputError(f"{self.path}: has no news as words; prepare the log again")
+        return str(facts["sha256"])
 
     @cached_property
     def train(self) -> Timelines:
@@ -110,6 +115,7 @@ class Store:
         return Timelines(
             clicks=open_ragged(folder, "clicks"),
             click_pools=open_array(folder, "click_pools"),
+            user_pools=open_array(folder, "user_pools"),
             pools=open_ragged(folder, "pools"),
         )
 
@@ -158,7 +164,8 @@ def open_store(path: Path) -> Store:
     return Store(path, manifest)
 
 
-def _open_tokens(folder: Path) -> NewsTokens:
+def open_news(folder: Path) -> NewsTokens:
+    """The tokens below a folder, mapped."""
     return NewsTokens(
         tokens=open_ragged(folder, "tokens"),
         frequencies=open_array(folder, "frequencies"),

@@ -10,11 +10,13 @@ in the order shown; null means clicked then skipped. A row with candidates but n
 unlabelled: it can be ranked but not learned from. Ids are strings; news ids may lack a row in `news`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+
+from speedyfeed.errors import InputError
 
 NEWS = pa.schema(
     [
@@ -43,6 +45,7 @@ IMPRESSIONS = pa.schema(
 )
 
 SPLITS = ("train", "dev", "test")
+TO_RANK = ("dev", "test")
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
 """Starts a fresh pass over a table, a few thousand rows at a time."""
@@ -65,3 +68,15 @@ class Logs:
 
     format: str
     splits: tuple[Split, ...]
+
+
+def choose_split(where: Path, found: Sequence[str], wanted: str | None, *, prefer: Sequence[str] = TO_RANK) -> str:
+    """The split to rank: the wanted one, or the first preferred one that is there."""
+    names = [name for name in prefer if name in found]
+    if not names:
+        raise InputError(
+            f"{where}: found only train, expected dev or test to rank; a split's own folder can be given too"
+        )
+    if wanted is not None and wanted not in names:
+        raise InputError(f"{where}: has no split {wanted!r} to rank, only {', '.join(names)}")
+    return wanted or names[0]

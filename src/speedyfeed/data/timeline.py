@@ -2,11 +2,11 @@
 
 Every impression has a number, its `row` in the log. A reader's timeline is the history of the first impression,
 then all clicks in time order. A click's negatives are what its own impression showed in vain; clicks from the
-history have none (row -1):
+history have no impression (row -1), the reader's first is the nearest to them:
 
     impressions of U7                              timeline of U7
     row  time   history  clicked  skipped          news   8  5  3  6
-    4    09:05  [8, 5]   [3]      [1, 2]           row   -1 -1  4  9
+    4    09:05  [8, 5]   [3]      [1, 2]           row   -1 -1  4  9      first 4
     9    09:40  [8, 5]   [6]      [4]              pools: 4 -> [1, 2], 9 -> [4]
 
 `ids` is (news_id, news): the number of every news that has text. References to any other news are left out.
@@ -18,17 +18,20 @@ from ibis import _
 
 
 def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(user_id, place, row, news) of every click, reader by reader, in time order, histories first."""
-    turn = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row])
-    first = impressions.select("user_id", "time", "row", "history").mutate(turn=turn).filter(_.turn == 0)
+    """(user_id, place, row, first, news) of every click, reader by reader, in time order, histories first."""
+    by_time = ibis.window(group_by="user_id", order_by=[_.time, _.row])
+    numbered = impressions.select(
+        "user_id", "time", "row", "history", "clicked", first=_.row.first().over(by_time)
+    )
     # Row -1 sorts a history before the impression it came with, which is the reader's first.
-    before = _references(first.mutate(row=ibis.literal(-1, "int64")), "history", "user_id", "time", "row")
-    after = _references(impressions, "clicked", "user_id", "time", "row")
+    first = numbered.filter(_.row == _.first).mutate(row=ibis.literal(-1, "int64"))
+    before = _references(first, "history", "user_id", "time", "row", "first")
+    after = _references(numbered, "clicked", "user_id", "time", "row", "first")
     place = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row, _.position])
     return (
         ibis.union(before, after)
         .join(ids, "news_id")
-        .select("user_id", "row", "news", place=place)
+        .select("user_id", "row", "first", "news", place=place)
         .order_by("user_id", "place")
     )
 
@@ -63,13 +66,15 @@ def readers(impressions: ir.Table) -> ir.Table:
     return impressions.mutate(key=key).mutate(reader=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
-def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table) -> ir.Table:
+def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
     """(row, news) of the clicks before the split, once for each reader, oldest first.
 
-    Logs that keep no history leave it empty: then the reader's own train timeline stands for it.
+    Logs that keep no history leave it empty: then the reader's own train timeline, if any, stands for it.
     """
     distinct = readers.filter(_.row == _.reader)
     told = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
+    if train_clicks is None:
+        return told.order_by("row", "position").select("row", "news")
     untold = (
         distinct.filter(_.history.length() == 0)
         .select("user_id", reader="row")

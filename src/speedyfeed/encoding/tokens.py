@@ -1,11 +1,13 @@
 """The news of a store as a recommender wants them; here data and models meet."""
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import NewsTokens, Store
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.models.known import Known, numbers_of
 from speedyfeed.models.packed import PackedNews
@@ -17,25 +19,29 @@ def open_packed(store: Store, *, words: bool = False, known: Known | None = None
 
     As tokens of the store's language model, or as its words; with the numbers of the categories that are `known`.
     """
-    news = store.words if words else store.news
+    news = packed(store.words if words else store.news, store.manifest["settings"]["fields"])
+    if known is None or not known.categories:
+        return news
+    titles = store.load_titles()
+    categories_M, subcategories_M = (
+        nn.functional.pad(torch.from_numpy(numbers_of(titles[column], names)), (1, 0))  # news 0 is padding
+        for column, names in (("category", known.categories), ("subcategory", known.subcategories))
+    )
+    return replace(news, categories_M=categories_M, subcategories_M=subcategories_M)
+
+
+def packed(news: NewsTokens, fields: Sequence[str]) -> PackedNews:
+    """The same arrays as tensors; `fields` are those the news were read from, in order."""
     fields_K = _as_tensor(news.fields)
-    places = [FIELDS.index(name) for name in store.manifest["settings"]["fields"]]
+    places = [FIELDS.index(name) for name in fields]
     if places != list(range(len(places))):
         fields_K = torch.tensor(places, dtype=torch.uint8)[fields_K.long()]
-    categories: dict[str, Tensor] = {}
-    if known is not None and known.categories:
-        titles = store.load_titles()
-        for column, names in (("category", known.categories), ("subcategory", known.subcategories)):
-            numbers_M = torch.from_numpy(numbers_of(titles[column], names))
-            categories[column] = torch.nn.functional.pad(numbers_M, (1, 0))  # news 0 is padding
     return PackedNews(
         tokens_T=_as_tensor(news.tokens.values),
         frequencies_T=_as_tensor(news.frequencies),
         segment_starts=_as_tensor(news.tokens.offsets),
         news_starts=_as_tensor(news.segments),
         fields_K=fields_K,
-        categories_M=categories.get("category"),
-        subcategories_M=categories.get("subcategory"),
         ids_M=torch.arange(len(news.segments) - 1),
     )
 

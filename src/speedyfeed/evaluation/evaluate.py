@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
-from speedyfeed.evaluation.index import Embeddings, HnswIndex
+from speedyfeed.evaluation.index import BuildIndex, Embeddings, HnswIndex
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
 from speedyfeed.evaluation.personal import EncodeReader, score_and_retrieve_personally
-from speedyfeed.evaluation.ranking import BuildIndex, EncodeUsers, Retrieved, score_and_retrieve
+from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.ragged import Ragged
 
 RECALL_AT = (50, 100, 200)
@@ -70,6 +70,7 @@ class Report:
             "candidates_without_text": self.num_candidates_without_text,
             "groups": {name: group.to_json() for name, group in self.groups.items()},
             "index": {
+                **self.retrieved.index_parameters,
                 "recall": _number(self.retrieved.index_recall),
                 "pools": self.retrieved.num_pools,
                 "news_per_pool": self.retrieved.news_per_pool,
@@ -107,11 +108,13 @@ def evaluate_personally(
     rng: np.random.Generator,
     *,
     seen: NDArray[np.bool_] | None = None,
+    pools: NDArray[np.integer] | None = None,
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """The same where every reader has embeddings of their own: all candidates of the split searched exactly."""
-    pools = np.zeros(len(impressions.readers), np.int64)
+    """The same where every reader has embeddings of their own: all candidates of a pool are searched exactly."""
+    if pools is None:
+        pools = np.zeros(len(impressions.readers), np.int64)
     scores, retrieved = score_and_retrieve_personally(impressions, encode_reader, pools, report=report)
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 

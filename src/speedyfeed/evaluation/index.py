@@ -2,13 +2,18 @@
 
 HNSW supposes that near is mutual, and inner product is not like that: a short vector is nobody's best match, so
 hardly an edge leads to it. So the graphs are built by angle, which is mutual, and searched by inner product; and
-each range of lengths has a graph of its own, within which the two nearly agree. `docs/evaluation.md` has the
-measurements, also of the textbook remedy (one more dimension, all vectors equally long), which does far worse.
+each range of lengths has a graph of its own, within which the two nearly agree. Graphs stay small as news grow:
+a large one would have to be searched wider for the same recall, takes longer to build and is no faster in the end.
+`docs/evaluation.md` has the measurements, also of the textbook remedy (one more dimension, all vectors equally
+long), which does far worse.
 """
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping
+import math
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -56,6 +61,13 @@ class Index(Protocol):
 
     def save(self, folder: Path) -> None:
         """Make the folder, from which `open_index` gives the same index."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Its kind and settings, for a report."""
+
+
+BuildIndex = Callable[[Ids, Embeddings], Index]
 
 
 class ExactIndex:
@@ -109,13 +121,19 @@ class ExactIndex:
             np.save(partial / "embeddings.npy", self._embeddings)
             write_json(partial / _FACTS, {"kind": "exact"})
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return {"kind": "exact"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HnswConfig:
     """The graphs of an approximate index."""
 
     length_ranges: int = 8
-    """Graphs; each takes its share of the news, by the length of their embeddings."""
+    """Graphs at least; each takes its share of the news, by the length of their embeddings."""
+    graph_news: int = 16_000
+    """News in a graph at most when it is built; more news make more graphs."""
     connectivity: int = 16
     """Edges of each news (M in the HNSW paper)."""
     expansion_add: int = 128
@@ -123,9 +141,13 @@ class HnswConfig:
     expansion_search: int = 256
     """News weighed by a search in each graph (ef); k if that is more."""
 
+    def num_graphs(self, num_news: int) -> int:
+        """For so many news."""
+        return max(self.length_ranges, math.ceil(num_news / self.graph_news))
+
 
 class HnswIndex:
-    """Follows edges towards high scores; time grows with the logarithm of the news.
+    """Follows edges towards high scores, in one graph after the other.
 
     News are added by all cores at once, so two builds may differ in a few edges.
     """
@@ -151,7 +173,8 @@ class HnswIndex:
     def build(cls, ids: Ids, embeddings: Embeddings, config: HnswConfig | None = None) -> Self:
         """An index of these news, in ranges that hold equally many of them."""
         config = config or HnswConfig()
-        shares = np.arange(1, config.length_ranges) / config.length_ranges
+        num_graphs = config.num_graphs(len(ids))
+        shares = np.arange(1, num_graphs) / num_graphs
         bounds = np.quantile(_lengths(embeddings), shares) if len(ids) else np.zeros(0)
         index = cls(embeddings.shape[1], bounds, config)
         index.add(ids, embeddings)
@@ -177,18 +200,23 @@ class HnswIndex:
                 graph.add(ids[rows].astype(np.uint64), np.ascontiguousarray(embeddings[rows], np.float32))
                 graph.metric = MetricKind.IP
 
+    def remove(self, ids: Ids) -> None:
+        """Take out news that are there; they are stepped over from now on, their room is not given back."""
+        for graph in self._graphs:
+            inside = [number for number in ids.astype(np.uint64) if number in graph]
+            if inside:
+                graph.remove(np.array(inside, np.uint64))
+
     def search(self, queries: Embeddings, k: int) -> Neighbours:
         k = min(k, len(self))
-        ids = np.full((len(queries), len(self._graphs) * k), PAD_NEWS, np.int64)
-        scores = np.full(ids.shape, -np.inf, np.float32)
-        for number, graph in enumerate(self._graphs):
+        ids = torch.full((len(queries), k), PAD_NEWS)
+        scores = torch.full((len(queries), k), -torch.inf)
+        for graph in self._graphs:
             if len(graph) and len(queries):
-                columns = slice(number * k, (number + 1) * k)
-                _search_graph(graph, queries, ids[:, columns], scores[:, columns])
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return Neighbours(
-            ids=np.take_along_axis(ids, best, axis=1), scores=np.take_along_axis(scores, best, axis=1)
-        )
+                found = _search_graph(graph, queries, k)
+                scores, chosen = torch.cat([scores, torch.from_numpy(found.scores)], 1).topk(k)
+                ids = torch.cat([ids, torch.from_numpy(found.ids)], 1).gather(1, chosen)
+        return Neighbours(ids=ids.numpy(), scores=scores.numpy())
 
     def save(self, folder: Path) -> None:
         facts = {
@@ -201,6 +229,28 @@ class HnswIndex:
             for number, graph in enumerate(self._graphs):
                 graph.save(partial / f"{number}.usearch")
             write_json(partial / _FACTS, facts)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return {"kind": "hnsw", "graphs": len(self._graphs)} | dataclasses.asdict(self._config)
+
+
+def kept_in(folder: Path) -> BuildIndex:
+    """Builds an `HnswIndex` and keeps it in a folder; the same embeddings of the same news are opened from there.
+
+    The folder holds one index, that of the news it was last asked for.
+    """
+
+    def build(ids: Ids, embeddings: Embeddings) -> Index:
+        path = folder / _fingerprint(ids, embeddings)
+        if path.exists():
+            return open_index(path)
+        index = HnswIndex.build(ids, embeddings)
+        shutil.rmtree(folder, ignore_errors=True)
+        index.save(path)
+        return index
+
+    return build
 
 
 def open_index(folder: Path) -> Index:
@@ -223,15 +273,26 @@ def overlap(found: Neighbours, exact: Neighbours) -> float:
     return float(np.isin(exact.ids + query, found.ids + query).mean())
 
 
-def _search_graph(graph: Graph, queries: Embeddings, ids: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
-    """Write what the graph finds into the first columns of two (queries, k) tables."""
-    matches = graph.search(queries, min(ids.shape[1], len(graph)))
+def _search_graph(graph: Graph, queries: Embeddings, k: int) -> Neighbours:
+    """What a graph finds; news 0 at -inf where that is less than k."""
+    matches = graph.search(queries, min(k, len(graph)))
     if isinstance(matches, BatchMatches):
-        found = np.arange(matches.keys.shape[1]) < matches.counts[:, None]
-        rows, columns = np.nonzero(found)
-        ids[rows, columns], scores[rows, columns] = matches.keys[found], 1 - matches.distances[found]
+        keys, distances, counts = matches.keys, matches.distances, matches.counts
     else:  # for a single query USearch gives a plain list
-        ids[0, : len(matches)], scores[0, : len(matches)] = matches.keys, 1 - matches.distances
+        keys, distances, counts = matches.keys[None], matches.distances[None], np.array([len(matches)])
+    is_found = np.arange(keys.shape[1]) < counts[:, None]
+    return Neighbours(
+        ids=np.where(is_found, keys, PAD_NEWS).astype(np.int64),
+        scores=np.where(is_found, 1 - distances, -np.inf).astype(np.float32),
+    )
+
+
+def _fingerprint(ids: Ids, embeddings: Embeddings) -> str:
+    """Of news, their embeddings and how they would be indexed."""
+    digest = hashlib.sha256(json.dumps(dataclasses.asdict(HnswConfig())).encode())
+    digest.update(np.ascontiguousarray(ids, np.int64).data)
+    digest.update(np.ascontiguousarray(embeddings, np.float32).data)
+    return digest.hexdigest()[:16]
 
 
 def _lengths(embeddings: Embeddings) -> NDArray[np.float64]:

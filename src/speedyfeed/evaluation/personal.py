@@ -50,6 +50,7 @@ def score_and_retrieve_personally(
         index_recall=1.0,
         num_pools=len(pool_news),
         news_per_pool=float(np.mean([len(news) for news in pool_news.values()])) if pool_news else 0.0,
+        index_parameters={"kind": "exact"},
     )
     return Ragged(values=scores, offsets=candidates.offsets), retrieved
 

@@ -8,8 +8,9 @@ visited reader by reader, so each reader is encoded once per pool, whatever the 
 Memory holds a few numbers per candidate and one chunk of readers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.index import Embeddings, ExactIndex, Ids, Index, Neighbours, overlap
+from speedyfeed.evaluation.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 from speedyfeed.ragged import Ragged, offsets_of
 
 EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
@@ -25,7 +26,6 @@ EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
 
 Readers are told by their row in `Impressions.histories`.
 """
-BuildIndex = Callable[[Ids, Embeddings], Index]
 
 LATEST_CLICKS = 100
 RETRIEVED = 200
@@ -45,6 +45,8 @@ class Retrieved:
     """Share of exact search's `RETRIEVED` that the index finds."""
     num_pools: int
     news_per_pool: float
+    index_parameters: Mapping[str, Any]
+    """Of the index of the largest pool."""
 
 
 def score_candidates(
@@ -79,11 +81,14 @@ def score_and_retrieve(
     scorer = _Scorer(impressions, news_VD)
     found = np.zeros(len(impressions.labels), np.int32)
     sizes: list[int] = []
+    parameters: Mapping[str, Any] = {}
     checks: list[tuple[float, int]] = []
     for rows in _rows_by_pool(pools):
         news = np.unique(impressions.candidates.take(rows).values)
         news = news[news != PAD_NEWS]
         index, exact = build_index(news, news_VD[news]), ExactIndex.build(news, news_VD[news])
+        if len(news) >= max(sizes, default=0):
+            parameters = index.parameters
         sizes.append(len(news))
         for number, chunk in enumerate(_visit(impressions, rows, encode_users, latest_clicks, report)):
             scorer.score(chunk)
@@ -101,6 +106,7 @@ def score_and_retrieve(
         index_recall=float(np.average(recalls, weights=weights)) if checks else np.nan,
         num_pools=len(sizes),
         news_per_pool=float(np.mean(sizes)) if sizes else 0.0,
+        index_parameters=parameters,
     )
     return scorer.result(), retrieved
 

@@ -6,29 +6,39 @@ MIND calls the file `prediction.txt`, EB-NeRD `predictions.txt`. Impression ids 
 does), so lines are matched by place. Writing and checking stream: the text is never in memory as a whole.
 """
 
-import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import ranks_of
+from speedyfeed.folders import new_file
 from speedyfeed.ragged import Ragged, offsets_of
 
 _ROWS = 1 << 14  # impressions ranked at a time
 _LINE = re.compile(r"(\S+) \[((?:[1-9][0-9]*(?:,[1-9][0-9]*)*)?)\]\n?")
 
+NAMES = ("prediction.txt", "predictions.txt")
+"""Of MIND and of EB-NeRD."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What a line must speak of."""
+
+    impression_id: str
+    num_candidates: int
+
 
 def submission_name(log_format: str) -> str:
     """What the leaderboard of a log format wants the file in the zip to be called."""
-    return "predictions.txt" if log_format == "ebnerd" else "prediction.txt"
+    return NAMES[log_format == "ebnerd"]
 
 
 def write_submission(path: Path, name: str, impression_ids: Sequence[str], scores: Ragged) -> None:
@@ -40,7 +50,7 @@ def write_submission(path: Path, name: str, impression_ids: Sequence[str], score
     entry = zipfile.ZipInfo(name)  # dated 1980, whenever it is written
     entry.compress_type = zipfile.ZIP_DEFLATED
     with (
-        _new_file(path) as partial,
+        new_file(path) as partial,
         zipfile.ZipFile(partial, "w") as archive,
         archive.open(entry, "w", force_zip64=True) as file,
     ):
@@ -52,57 +62,66 @@ def write_submission(path: Path, name: str, impression_ids: Sequence[str], score
             file.write("".join(lines).encode())
 
 
-def check_submission(
-    path: Path, name: str, impression_ids: Sequence[str], num_candidates: NDArray[np.integer]
-) -> None:
-    """Refuse a file that the leaderboard would refuse or misread, naming the first bad line."""
+def check_submission(path: Path, log: Iterable[Shown] | None = None, name: str | None = None) -> int:
+    """Refuse a file that the leaderboard would refuse or misread, naming the first bad line; counts the lines.
+
+    Without a log, lines are checked for themselves; without a name, either leaderboard's is taken.
+    """
+    names = NAMES if name is None else (name,)
+    expected = " or ".join(names)
     try:
         with zipfile.ZipFile(path) as archive:
-            if archive.namelist() != [name]:
-                found = ", ".join(archive.namelist()[:5]) or "nothing"
-                raise InputError(f"{path}: found {found} in the zip, expected {name} alone, at its top")
-            with archive.open(name) as file:
-                _check_lines(f"{path}: {name}", file, impression_ids, num_candidates)
+            found = archive.namelist()
+            if len(found) != 1 or found[0] not in names:
+                listed = ", ".join(found[:5]) or "nothing"
+                raise InputError(f"{path}: found {listed} in the zip, expected {expected} alone, at its top")
+            with archive.open(found[0]) as file:
+                return _check_lines(f"{path}: {found[0]}", file, log)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
-            f"{path}: not a whole zip file ({error}); expected a zip with {name} at its top"
+            f"{path}: not a whole zip file ({error}); expected a zip with {expected} at its top"
         ) from error
 
 
-def _check_lines(
-    where: str, file: IO[bytes], impression_ids: Sequence[str], num_candidates: NDArray[np.integer]
-) -> None:
+def _check_lines(where: str, file: IO[bytes], log: Iterable[Shown] | None) -> int:
     number = 0
+    rest = None if log is None else iter(log)
     for number, line in enumerate(file, start=1):
-        if number > len(impression_ids):
+        shown = None if rest is None else next(rest, None)
+        if rest is not None and shown is None:
             raise InputError(
                 f"{where}:{number}: found {_quoted(line)} after the last impression, expected the end"
             )
-        _check_line(f"{where}:{number}", line, impression_ids[number - 1], int(num_candidates[number - 1]))
-    if number < len(impression_ids):
+        _check_line(f"{where}:{number}", line, shown)
+    if rest is not None and (missing := next(rest, None)) is not None:
         raise InputError(
-            f"{where}:{number + 1}: found the end, expected impression {impression_ids[number]} "
-            f"({len(impression_ids) - number} missing)"
+            f"{where}:{number + 1}: found the end, expected impression {missing.impression_id} "
+            f"({1 + sum(1 for _ in rest)} missing)"
         )
+    if rest is None and not number:
+        raise InputError(f"{where}: found an empty file, expected a line per impression")
+    return number
 
 
-def _check_line(where: str, line: bytes, impression_id: str, num_candidates: int) -> None:
+def _check_line(where: str, line: bytes, shown: Shown | None) -> None:
     match = _LINE.fullmatch(line.decode(errors="replace"))
     if match is None:
-        example = f"{impression_id} [{','.join(map(str, range(1, min(num_candidates, 3) + 1)))}]"
+        key, num = (shown.impression_id, min(shown.num_candidates, 3)) if shown else ("17", 3)
+        example = f"{key} [{','.join(map(str, range(1, num + 1)))}]"
         raise InputError(
             f"{where}: found {_quoted(line)}, expected a line like {example!r}: no spaces in brackets"
         )
     found_id, listed = match.groups()
-    if found_id != impression_id:
-        raise InputError(
-            f"{where}: found impression {found_id}, expected {impression_id}: keep the order of the log, skip none"
-        )
     ranks = [int(rank) for rank in listed.split(",")] if listed else []
-    if len(ranks) != num_candidates:
-        raise InputError(f"{where}: found {len(ranks)} ranks, expected {num_candidates}, one per candidate")
-    if sorted(ranks) != list(range(1, num_candidates + 1)):
-        raise InputError(f"{where}: found ranks {_quoted(line)}, expected each of 1 to {num_candidates} once")
+    if shown is not None and found_id != shown.impression_id:
+        raise InputError(
+            f"{where}: found impression {found_id}, expected {shown.impression_id}: keep the order of the log, "
+            "skip none"
+        )
+    if shown is not None and len(ranks) != shown.num_candidates:
+        raise InputError(f"{where}: found {len(ranks)} ranks, expected {shown.num_candidates}, one per candidate")
+    if sorted(ranks) != list(range(1, len(ranks) + 1)):
+        raise InputError(f"{where}: found ranks {_quoted(line)}, expected each of 1 to {len(ranks)} once")
 
 
 def _quoted(line: bytes) -> str:
@@ -115,15 +134,3 @@ def _rows(table: Ragged, start: int, end: int) -> Ragged:
     """Consecutive rows, their values not copied."""
     offsets = table.offsets[start : end + 1]
     return Ragged(values=table.values[offsets[0] : offsets[-1]], offsets=offsets_of(np.diff(offsets)))
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.packed import PackedNews, pack_texts
+from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
 from speedyfeed.progress import Report, silent
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class NewsModule(nn.Module):
     reads_words: bool = False
     """Whether its tokens are words of the store's vocabulary, not those of a language model."""
     reads_categories: bool = False
+    packer: ArticlePacker | None = None
+    """How its news were prepared, where it was trained on some."""
     is_personal: bool = False
     """Whether a news has another embedding for every reader: none can be shared, cached or put in an index."""
 
@@ -49,16 +51,22 @@ class NewsModule(nn.Module):
         """What a run begins with beside pretrained weights; returns what to note about it."""
         return {}
 
-    def centre(self, news: PackedNews) -> None:
-        """Move the mean of these news to zero, where that helps training."""
+    def fit_projection(self, news: PackedNews) -> None:
+        """Start from these news: their mean becomes zero, where that helps training."""
 
     def save(self, folder: Path) -> None:
         """Write what, beside the weights, it takes to build it again."""
         self.tokenizer.save_pretrained(folder)
 
     def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body."""
-        news = pack_texts(texts, self.tokenizer, self.segment_length)
+        """One row per text; a text is a string, or its title, abstract and body.
+
+        A trained encoder prepares them as it met its news in training: refined, where those were.
+        """
+        if self.packer is None:
+            news = pack_texts(texts, self.tokenizer, self.segment_length)
+        else:
+            news = self.packer(texts)
         return self.encode_all(news, report=report).numpy()
 
     @torch.no_grad()
@@ -73,7 +81,7 @@ class NewsModule(nn.Module):
         self.train(False)
         out = torch.empty(len(news), self.dim)
         done = 0
-        for rows in _by_length(news.lengths_M, tokens_per_batch):
+        for rows in by_length(news.lengths_M, tokens_per_batch):
             out[rows] = self(news.select(rows)).float().cpu()
             done += len(rows)
             report("encoding news", done, len(news))
@@ -106,7 +114,7 @@ class NewsModule(nn.Module):
         return step
 
 
-def _by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
+def by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
     """Rows of about so many tokens together, shortest news first."""
     lengths, order = lengths_M.sort(stable=True)
     batch = lengths.cumsum(0) // tokens_per_batch

@@ -117,6 +117,7 @@ class NAMLNews(nn.Module):
             for names in (known.categories, known.subcategories)
         )
         self.over_views = AdditiveAttention(dim, config.query_width)
+        self.over_views.query.reset_parameters()  # nothing here is pretrained: there is no mean worth keeping
 
     def read(self, text: Text) -> Tensor:
         """segments_KD"""

@@ -24,6 +24,8 @@ class Catalogue:
     categories: Sequence[str]
     embeddings_VD: Tensor
     """In host memory; of width 0 where `texts` stand for them."""
+    num_clicks: Sequence[int] | None = None
+    """In the log it was trained on; None: not known."""
     texts: PackedNews | None = None
     """The news themselves, where every reader gets other embeddings of them."""
 
@@ -40,10 +42,16 @@ class Catalogue:
 
     def save(self, folder: Path) -> None:
         """Write two files into a folder that exists."""
-        names = {"news_id": self.news_ids, "title": self.titles, "category": self.categories}
-        pq.write_table(pa.table(names), folder / "news.parquet")
-        columns = {f"texts.{name}": column for name, column in _columns(self.texts).items()}
-        save_file({"embeddings": self.embeddings_VD.contiguous(), **columns}, folder / "news.safetensors")
+        columns: dict[str, Sequence[object]] = {
+            "news_id": self.news_ids,
+            "title": self.titles,
+            "category": self.categories,
+        }
+        if self.num_clicks is not None:
+            columns["num_clicks"] = self.num_clicks
+        pq.write_table(pa.table(columns), folder / "news.parquet")
+        texts = {f"texts.{name}": column for name, column in _columns(self.texts).items()}
+        save_file({"embeddings": self.embeddings_VD.contiguous(), **texts}, folder / "news.safetensors")
 
 
 def load_catalogue(folder: Path) -> Catalogue:
@@ -58,6 +66,7 @@ def load_catalogue(folder: Path) -> Catalogue:
         titles=table["title"].to_pylist(),
         categories=table["category"].to_pylist(),
         embeddings_VD=tensors.pop("embeddings"),
+        num_clicks=table["num_clicks"].to_pylist() if "num_clicks" in table.column_names else None,
         texts=_texts({name.removeprefix("texts."): column for name, column in tensors.items()}),
     )
 

@@ -11,13 +11,14 @@ class AdditiveAttention(nn.Module):
         items    x0 x1 x2 x3 x4
         owners    0  0  1  0  1     ->  one row for owner 0 (x0 x1 x3), one for owner 1 (x2 x4)
 
-    An owner without items gets zeros.
+    An owner without items gets zeros. Untrained it is the mean.
     """
 
     def __init__(self, width: int, query_width: int = 200) -> None:
         super().__init__()
         self.project = nn.Linear(width, query_width)
         self.query = nn.Linear(query_width, 1, bias=False)
+        nn.init.zeros_(self.query.weight)
 
     def forward(self, items: Tensor, owners: Tensor, num_owners: int, is_padding: Tensor | None = None) -> Tensor:
         """(items, width), the owner of each item, the number of owners -> (owners, width).

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import NewsModule
+from speedyfeed.models.base import NewsModule, by_length
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
+from speedyfeed.models.known import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.names import load_tokenizer, parse_encoder
 from speedyfeed.models.packed import PackedNews
@@ -39,6 +40,8 @@ class NewsEncoderConfig:
     words: nrms, naml, lstur or npa; to them only this and dim apply, and those under words."""
     dim: int = 256
     """Width of a news embedding; 0 keeps the encoder's."""
+    normalize: bool = True
+    """Scale embeddings to length one."""
     bus: bool = True
     """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
     segment_length: int = 32
@@ -92,7 +95,7 @@ class NewsEncoder(NewsModule):
         self.over_tokens = AdditiveAttention(width)
         self.over_segments = AdditiveAttention(width)
         self.category = nn.Embedding(1 + num_categories, width) if config.categories else None
-        self.project = nn.Linear(width, config.dim) if config.dim else nn.Identity()
+        self.project = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
         self.segment_length = config.segment_length
         self.num_tokens = self.encoder.config.vocab_size
@@ -103,15 +106,21 @@ class NewsEncoder(NewsModule):
 
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD. A news without segments gets the embedding of an empty text."""
+        news_MD: Tensor = self.project(self._pool(news))
+        return nn.functional.normalize(news_MD, dim=1) if self.config.normalize else news_MD
+
+    def _pool(self, news: PackedNews) -> Tensor:
+        """news_MH, of the encoder's width."""
         news = (news.joined() if self.joins else news).padded()
         segments_KH, owners_K = self._encode_segments(news)
         if self.category is not None:
-            assert news.categories_M is not None, "this encoder attends to categories: give the news theirs"
-            categories_M = news.categories_M.to(segments_KH.device).long()
+            unknown_M = torch.full((len(news),), UNKNOWN)  # nobody says what a raw article is
+            categories_M = unknown_M if news.categories_M is None else news.categories_M
+            categories_M = categories_M.to(segments_KH.device).long()
             segments_KH = torch.cat([segments_KH, self.category(categories_M)])
             owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
-        news_MD: Tensor = self.project(self.over_segments(segments_KH, owners_K, len(news)))
-        return news_MD
+        news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
+        return news_MH
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -130,14 +139,23 @@ class NewsEncoder(NewsModule):
         super().save(folder)
 
     @torch.no_grad()
-    def centre(self, news: PackedNews) -> None:
-        """Shift all embeddings so that the mean of these news is zero; needs a projection.
+    def fit_projection(self, news: PackedNews) -> None:
+        """Start the projection from these news: their mean becomes zero, and what tells them apart is kept.
 
         Embeddings of a pretrained encoder share a large part that tells no two news apart, and inner products
-        are mostly about it: training would have to unlearn it first.
+        are mostly about it: training would have to unlearn it first. A random projection would blur the rest.
         """
-        if isinstance(self.project, nn.Linear):
-            self.project.bias.sub_(self.encode_all(news).mean(0).to(self.project.bias.device))
+        if not isinstance(self.project, nn.Linear):
+            return
+        was_training = self.training
+        self.train(False)
+        news_MH = torch.cat([self._pool(news.select(rows)) for rows in by_length(news.lengths_M, 8192)])
+        self.train(was_training)
+        mean_H = news_MH.mean(0)
+        if self.dim < mean_H.numel():
+            directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
+            self.project.weight.copy_(directions_HH[: self.dim])
+        self.project.bias.copy_(-self.project.weight @ mean_H)
 
     def train(self, mode: bool = True) -> "NewsEncoder":
         """As any module; frozen layers stay as they are."""
@@ -193,3 +211,11 @@ class NewsEncoder(NewsModule):
             backend=self.config.backend,
             states=FrozenStates(width=width, budget=budget, file=self.config.frozen_file),
         )
+
+
+def _orthogonal(width: int, dim: int) -> nn.Linear:
+    """A projection that changes inner products as little as it can."""
+    linear = nn.Linear(width, dim)
+    nn.init.orthogonal_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -9,7 +9,8 @@ The same form serves a batch and a whole memory-mapped store: `select` picks new
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -137,6 +138,16 @@ class PackedNews:
             is_padding_T=(~is_token_KL & (place_KL > 0)).flatten(),
             pad_to=None,
         )
+
+
+class ArticlePacker(Protocol):
+    """Raw articles to packed news as a model met its news in training; saved with the model."""
+
+    def __call__(self, articles: Sequence[str | Sequence[str]], /) -> PackedNews:
+        """An article is its title, or title, abstract and body."""
+
+    def save(self, folder: Path, /) -> None:
+        """Write into a folder that exists, beside the tokenizer's."""
 
 
 def count_up(lengths: Tensor) -> Tensor:

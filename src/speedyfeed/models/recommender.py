@@ -27,7 +27,7 @@ from speedyfeed.models.known import UNKNOWN, Known, load_known
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
-from speedyfeed.models.users import UserConfig, build_user_encoder
+from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CONFIG = "recommender.json"
 WEIGHTS = "model.safetensors"
 ENCODER = "encoder"
+TEXT = "text.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +115,7 @@ class Recommender(nn.Module):
         """News it can recommend, where it was saved with some."""
 
     def encode_news(self, texts: Sequence[str | Sequence[str]]) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body."""
+        """One row per text; a text is a string, or its title, abstract and body (see `NewsEncoder.encode`)."""
         return self.news.encode(texts)
 
     def encode_user(
@@ -135,13 +136,25 @@ class Recommender(nn.Module):
     ) -> Tensor:
         """users_BD after all their clicks, in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
-        self.train(False)
+        if was_training:
+            self.train(False)
         if clicked_BL is None:
             clicked_BL = torch.ones(clicks_BLD.shape[:2], dtype=torch.bool)
         device = next(self.parameters()).device
         users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device), readers_B)
-        self.train(was_training)
+        if was_training:
+            self.train(True)
         return users_BPD[:, -1].float().cpu()
+
+    @torch.no_grad()
+    def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Each click's share of the reader, beside the learned start. None: it cannot be told.
+
+        With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
+        share times its inner product with the candidate.
+        """
+        weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
+        return None if weights_L is None else weights_L.cpu().numpy()
 
     def score(
         self, history: Sequence[str], candidates: Sequence[str], *, reader: str | None = None
@@ -179,6 +192,8 @@ class Recommender(nn.Module):
         save_model(self, str(folder / WEIGHTS))
         self.news.save(folder / ENCODER)
         self.known.save(folder)
+        if self.news.packer is not None:
+            self.news.packer.save(folder)
         if self.catalogue is not None:
             self.catalogue.save(folder)
 
@@ -199,6 +214,11 @@ class Recommender(nn.Module):
         encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, known=known, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_model(model, str(folder / WEIGHTS))
+        if (folder / TEXT).exists():
+            # The one place where a model needs to know how data are prepared.
+            from speedyfeed.encoding.articles import load_packer
+
+            model.news.packer = load_packer(folder)
         if (folder / "news.parquet").exists():
             model.catalogue = load_catalogue(folder)
         return model.eval()

@@ -64,17 +64,24 @@ class UserConfig:
 
 
 class AttentiveUser(nn.Module):
-    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x); one learned vector q."""
+    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x), beside what every reader starts from.
+
+    Untrained, both learned vectors are zero and a user is the mean of the clicks.
+    """
 
     def __init__(self, *, dim: int) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
         self.score = nn.Linear(dim, 1, bias=False)
+        nn.init.zeros_(self.score.weight)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
-        items_BPD = _with_start(self.start, clicks_BLD)
-        return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
+        items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
+        visible_BPP = _visible(clicked_BL)
+        # The zeros in front stand in for clicks where there is none, and for nothing else.
+        visible_BPP[:, :, 0] = nn.functional.pad(clicked_BL.cumsum(1) == 0, (1, 0), value=True)
+        return self.start.to(items_BPD.dtype) + _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
 
 
 class AdditiveUser(nn.Module):
@@ -114,11 +121,15 @@ class SelfAttentionUser(nn.Module):
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         visible_BPP = _visible(clicked_BL)
+        items_BPD = self.attend(clicks_BLD, visible_BPP)
+        return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
+
+    def attend(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> Tensor:
+        """items_BPD: what the start and each click become when they have seen what came before."""
         items_BPD = _with_start(self.start, clicks_BLD)
         query, key, value = self.project(items_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_BAPD = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible_BPP[:, None])
-        items_BPD = seen_BAPD.transpose(1, 2).flatten(2)
-        return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
+        return seen_BAPD.transpose(1, 2).flatten(2)
 
 
 class GRUUser(nn.Module):
@@ -197,6 +208,21 @@ def build_user_encoder(config: UserConfig, *, dim: int, readers: nn.Embedding | 
     if config.name not in USER_ENCODERS:
         raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
     return USER_ENCODERS[config.name](dim, config, readers or nn.Embedding(1, config.reader_width))
+
+
+def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
+    """weights_L: each click's share of the user after all of them; None where an encoder has no such shares."""
+    if isinstance(encoder, AttentiveUser):
+        weights_L: Tensor = encoder.score(clicks_LD).float().flatten().softmax(0)
+        return weights_L
+    if isinstance(encoder, SelfAttentionUser):
+        items_1PD = encoder.attend(clicks_LD[None], _visible(clicks_LD.new_ones(1, len(clicks_LD)).bool()))
+    elif isinstance(encoder, AdditiveUser):
+        items_1PD = _with_start(encoder.start, clicks_LD[None])
+    else:
+        return None
+    weights_P: Tensor = encoder.score(items_1PD).float().flatten().softmax(0)
+    return weights_P[1:]
 
 
 def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class WordNewsEncoder(NewsModule):
         return self._tokenizer
 
     @torch.no_grad()
-    def centre(self, news: PackedNews) -> None:
+    def fit_projection(self, news: PackedNews) -> None:
         """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
         self.shift.sub_(self.encode_all(news.read_by(UNKNOWN)).mean(0).to(self.shift.device))
 

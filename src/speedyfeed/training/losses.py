@@ -23,21 +23,23 @@ MAX_LOGITS = 2**22
 class LossConfig:
     """What is learned from a click."""
 
-    no_pool_weight: float = 1.0
-    """Weight of a click whose negatives are any news of its period, beside 1 for one with its own impression."""
+    no_pool_weight: float | None = None
+    """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; none is 1, or
+    less where such clicks are the most: together they weigh no more than the others."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
     """How far the in-batch loss makes up for popular news being in more batches: 0 not at all, 1 fully."""
-    temperature: float = 1.0
+    temperature: float = 0.05
     """What inner products are divided by."""
     learn_temperature: bool = False
     """Learn it, from there on."""
 
     def __post_init__(self) -> None:
         for name in ("no_pool_weight", "popularity_correction"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} {getattr(self, name)}: expected 0 or more")
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise InputError(f"{name} {value}: expected 0 or more")
         if not 0 <= self.in_batch <= 1:
             raise InputError(f"in_batch {self.in_batch}: expected a share, 0 to 1")
         if not self.temperature > 0:
@@ -45,11 +47,12 @@ class LossConfig:
 
 
 class ClickLoss(nn.Module):
-    """Both losses together, as `LossConfig` says. Holds the temperature, and nothing else."""
+    """Both losses together, as `LossConfig` says. Learns the temperature, and nothing else."""
 
-    def __init__(self, config: LossConfig) -> None:
+    def __init__(self, config: LossConfig, no_pool_weight: float) -> None:
         super().__init__()
         self.config = config
+        self.no_pool_weight = no_pool_weight
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
 
@@ -67,7 +70,7 @@ class ClickLoss(nn.Module):
         users_BLD = users_BLD.float() * self.log_scale.exp()
         loss = users_BLD.new_zeros(())
         if config.in_batch < 1:
-            weights_BL = torch.where(has_pool_BL, 1.0, config.no_pool_weight)
+            weights_BL = torch.where(has_pool_BL, 1.0, self.no_pool_weight)
             clicks_BLD, negatives_BLND = dispatch(news_MD, history_BL), dispatch(news_MD, negatives_BLN)
             next_click = next_click_loss(users_BLD, clicks_BLD, negatives_BLND, history_BL > 0, weights_BL)
             loss = loss + (1 - config.in_batch) * next_click
@@ -75,6 +78,14 @@ class ClickLoss(nn.Module):
             bias_M = -config.popularity_correction * log_popularity_M
             loss = loss + config.in_batch * in_batch_loss(users_BLD, history_BL, news_MD, bias_M)
         return loss
+
+
+def weigh_without_pool(config: LossConfig, *, num_clicks: int, num_with_pool: int) -> float:
+    """The weight of a click without its own negatives, in a log of so many clicks, so many of them with."""
+    if config.no_pool_weight is not None:
+        return config.no_pool_weight
+    num_without = num_clicks - num_with_pool
+    return min(1.0, num_with_pool / num_without) if num_with_pool and num_without else 1.0
 
 
 def next_click_loss(

@@ -2,10 +2,12 @@
 
 import shutil
 
+import numpy as np
 import torch
 from safetensors.torch import load_model
 
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import WORDS, Store
+from speedyfeed.encoding.articles import Articles
 from speedyfeed.folders import new_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
@@ -32,15 +34,17 @@ def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNe
         load_model(model, str(best / WEIGHTS))
     titles = store.load_titles()
     is_personal = model.news.is_personal
-    everything = news.select(torch.arange(1, len(news)))
     model.catalogue = Catalogue(
         news_ids=titles["news_id"].to_pylist(),
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
-        embeddings_VD=torch.empty(len(everything), 0)
+        embeddings_VD=torch.empty(store.num_news, 0)
         if is_personal
-        else model.news.encode_all(everything, report=report),
-        texts=everything if is_personal else None,
+        else model.news.encode_all(news, report=report)[1:],
+        num_clicks=np.bincount(store.train.clicks.values, minlength=store.num_news + 1)[1:].tolist(),
+        texts=news.select(torch.arange(1, len(news))) if is_personal else None,
     )
+    tokenizer = store.path / WORDS if model.news.reads_words else model.config.news.encoder
+    model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

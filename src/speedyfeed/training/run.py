@@ -6,7 +6,8 @@ RUN/
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
   best/           step-N/: the model that validated best so far
-  model/          the finished recommender with its news, written last
+  model/          the finished recommender with its news and how they were prepared, written last
+  index/          the graphs of the last evaluation
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class TrainConfig:
     epochs: int = 3
     """Passes over all users."""
     steps: int | None = None
-    """Stop after so many batches, if that comes first."""
+    """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
     minutes: float | None = None
     """Stop after so many minutes, if that comes first; the learning rates do not know of it."""
     encoder_lr: float = 3e-5
@@ -72,6 +73,8 @@ class TrainConfig:
         for name in ("epochs", "accumulate", "checkpoint_every", "keep", "validation_impressions"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
+        if self.steps is not None and self.steps < 0:
+            raise InputError(f"steps {self.steps}: expected at least 0")
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup {self.warmup}: expected a share, 0 to below 1")
 
@@ -102,6 +105,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.model = path / "model"
+        self.words = path / "words.parquet"
 
     @property
     def config(self) -> RunConfig:
@@ -130,12 +134,12 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     """Make a run folder; one that has a run already is refused."""
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
+    vocabulary = {"vocabulary": store.vocabulary} if config.recommender.reads_words else {}
     facts = {
         "speedyfeed": __version__,
         "config": json.loads(json.dumps(dataclasses.asdict(config), default=str)),
         "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
-        "text": {name: store.manifest[name] for name in ("settings", "statistics")}
-        | {"vocabulary": store.vocabulary},
+        "text": {name: store.manifest[name] for name in ("settings", "statistics")} | vocabulary,
     }
     with new_folder(path) as folder:
         write_json(folder / RUN, facts)

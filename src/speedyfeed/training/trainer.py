@@ -22,7 +22,7 @@ from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.training.checkpoint import Progress, checkpoints, load_checkpoint, prune, save_checkpoint
-from speedyfeed.training.losses import ClickLoss, log_popularity
+from speedyfeed.training.losses import ClickLoss, log_popularity, weigh_without_pool
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.outcome import keep_best, write_model
 from speedyfeed.training.run import RunFolder, TrainConfig
@@ -30,8 +30,8 @@ from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflows import Workflow
 
-CENTRE_NEWS = 256
-"""News whose mean embedding a run starts from as zero."""
+PROJECTED_NEWS = 512
+"""News that the projection of a new run is fitted to."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,11 @@ class Trainer:
         self.device = choose_device(config.train.device)
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        self.loss = ClickLoss(config.loss).to(self.device)
+        kept = store.manifest["counts"]["kept"]["train"]
+        weight = weigh_without_pool(
+            config.loss, num_clicks=kept["clicks"], num_with_pool=kept["clicks_with_negatives"]
+        )
+        self.loss = ClickLoss(config.loss, weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self.cache = (
             NewsCache(num_news=store.num_news, dim=self.model.news.dim, dtype=config.train.cache_type)
@@ -100,9 +104,9 @@ class Trainer:
         if not saved:
             self.run.note(**self.model.news.load_vectors())
             sample = np.random.default_rng(self.config.train.seed).integers(
-                1, self.store.num_news + 1, CENTRE_NEWS
+                1, self.store.num_news + 1, PROJECTED_NEWS
             )
-            self.model.news.centre(self.news.select(torch.from_numpy(sample)))
+            self.model.news.fit_projection(self.news.select(torch.from_numpy(sample)))
             return Progress(), None
         return load_checkpoint(
             saved[-1],
@@ -163,7 +167,8 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
     if run.model.exists():
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
-    is_over = False
+    last_step = math.inf if config.steps is None else config.steps
+    is_over = progress.step >= last_step
     saved_step = progress.step
     with (
         Stop() as stop,
@@ -180,9 +185,7 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 break
             waited = perf_counter() - started
             epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
-            share = max(
-                (progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / (config.steps or math.inf)
-            )
+            share = max((progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / last_step)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
             seconds = perf_counter() - started
             crossed = int(epochs * config.validations) > int(progress.epochs * config.validations)
@@ -199,9 +202,7 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            is_over = progress.step >= (config.steps or math.inf) or progress.seconds >= 60 * (
-                config.minutes or math.inf
-            )
+            is_over = progress.step >= last_step or progress.seconds >= 60 * (config.minutes or math.inf)
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validation.measure(trainer.model, trainer.news)
                 metrics.write(

@@ -1,0 +1,83 @@
+"""Texts of many requests, encoded together by one thread, off every other."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+Text = tuple[str, str, str]
+"""Title, abstract and body."""
+Embeddings = NDArray[np.float32]
+Encode = Callable[[Sequence[Text]], Embeddings]
+
+BATCH = 32
+"""Texts encoded together; larger batches are hardly faster and let others wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    encode: Encode
+    texts: Sequence[Text]
+    rows: "Future[Embeddings]" = field(default_factory=Future)
+
+
+class Batcher:
+    """Encodes what is waiting for one model, up to about `BATCH` texts at once; first come, first served."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
+        self._thread.start()
+
+    def submit(self, encode: Encode, texts: Sequence[Text]) -> "Future[Embeddings]":
+        """One row per text, when its turn has come."""
+        job = _Job(encode=encode, texts=texts)
+        self._jobs.put(job)
+        return job.rows
+
+    def close(self) -> None:
+        """Finish what was submitted, then end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            while job is not None:
+                batch, job = self._fill(job)
+                _encode([one for one in batch if one.rows.set_running_or_notify_cancel()])
+                del batch  # an old model must not stay in memory until the next text comes
+
+    def _fill(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+        """A batch, and the job for another model that ended it, if one did."""
+        batch = [first]
+        while sum(len(one.texts) for one in batch) < BATCH:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                break
+            if job is None:
+                self._jobs.put(None)  # nothing comes after it: end with the next look
+                break
+            if job.encode != first.encode:
+                return batch, job
+            batch.append(job)
+        return batch, None
+
+
+def _encode(jobs: Sequence[_Job]) -> None:
+    if not jobs:
+        return
+    try:
+        rows = jobs[0].encode([text for one in jobs for text in one.texts])
+    except Exception as error:  # whatever it is, those who wait must hear of it
+        for one in jobs:
+            one.rows.set_exception(error)
+        return
+    start = 0
+    for one in jobs:
+        one.rows.set_result(rows[start : start + len(one.texts)])
+        start += len(one.texts)

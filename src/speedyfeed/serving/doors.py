@@ -1,0 +1,176 @@
+"""Who may do what, and how much of it: the token, limits of a request, headers of every answer, metrics."""
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException, Request
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
+PATIENT_ROUTES = ("/v1/reload",)
+"""May take as long as they take."""
+
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Of one request."""
+
+    max_body: int = 4 << 20
+    """Bytes of a body."""
+    body_seconds: float = 10.0
+    """For the next piece of a body to arrive."""
+    seconds: float = 30.0
+    """For the answer."""
+
+
+class WriteDoor:
+    """Lets writes through that carry the token; where none is set, only those from this machine."""
+
+    def __init__(self, token: str | None, host: str) -> None:
+        self._token = token.encode() if token else None
+        self.state: Literal["open", "token", "off"] = "token" if token else "open" if is_loopback(host) else "off"
+
+    def __call__(self, request: Request) -> None:
+        """Raises what the caller is answered with."""
+        if self.state == "off":
+            raise HTTPException(403, "Writing is off here: the service was started without a token.")
+        if self._token is None:
+            _require_own_page(request)
+            return
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self._token):
+            raise HTTPException(
+                401, "This needs the service's token, as a bearer token.", {"WWW-Authenticate": "Bearer"}
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a service bound there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _require_own_page(request: Request) -> None:
+    """Another site open in the user's browser reaches loopback too; it cannot hide where it comes from."""
+    origin = request.headers.get("origin")
+    if not is_loopback(request.url.hostname or "") or (
+        origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    ):
+        raise HTTPException(403, "Writing without a token is for this machine and its own page only.")
+
+
+class Metrics:
+    """Counts and times of requests, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "speedyfeed_requests", "Requests answered.", ["route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "speedyfeed_request_seconds",
+            "Time to answer.",
+            ["route"],
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+            registry=self.registry,
+        )
+        self.added = Counter("speedyfeed_news_added", "News added or changed.", registry=self.registry)
+        self.removed = Counter("speedyfeed_news_removed", "News removed.", registry=self.registry)
+        self.reloads = Counter("speedyfeed_reloads", "Runs loaded, or not.", ["outcome"], registry=self.registry)
+
+
+class Doors:
+    """Around every request: size, time, headers, metrics."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
+        self._app = app
+        self._limits = limits
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.perf_counter()
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *SECURITY_HEADERS, *_caching(message["headers"])]
+            await send(message)
+
+        seconds = None if scope["path"] in PATIENT_ROUTES else self._limits.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._app(scope, _Intake(receive, self._limits), send_with_headers)
+        except Exception as error:
+            if status:  # the answer has begun: all that is left is to break it off
+                raise
+            if isinstance(error, TimeoutError):
+                answer = JSONResponse({"detail": "This took too long."}, 503, {"Retry-After": "1"})
+            else:
+                log.exception("a request failed")
+                answer = JSONResponse({"detail": "Something went wrong here; the log says what."}, 500)
+            await answer(scope, receive, send_with_headers)
+        finally:
+            route = getattr(scope.get("route"), "path", "") or "other"
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+
+class _Intake:
+    """A request's body, piece by piece, within the limits."""
+
+    def __init__(self, receive: Receive, limits: Limits) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._bytes = 0
+        self._is_whole = False
+
+    async def __call__(self) -> Message:
+        if self._is_whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "The body did not arrive in time.") from None
+        self._bytes += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        if self._bytes > self._limits.max_body:
+            raise HTTPException(413, f"The body is longer than {self._limits.max_body} bytes.")
+        return message
+
+
+def _caching(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Answers change with every write: ask again each time, files of the page by their tag."""
+    return [] if any(name == b"cache-control" for name, _ in headers) else [(b"cache-control", b"no-cache")]

@@ -1,0 +1,271 @@
+"""One trained model and its news: encodes, ranks and says why.
+
+A feed never changes its model: another run is another feed, and a request that began with one ends with it.
+"""
+
+import hashlib
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation.index import HnswIndex, open_index
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.serving.batcher import Batcher, Text
+from speedyfeed.serving.journal import News
+from speedyfeed.serving.projection import Projection
+from speedyfeed.serving.shelf import Found, GraphConfig, Shelf, Wanted, build_index
+
+log = logging.getLogger(__name__)
+
+Embeddings = NDArray[np.float32]
+
+REASONS = 2
+"""Clicks named for each recommendation, at most."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Query:
+    """Who asks, and for what."""
+
+    history: Sequence[str | Text] = ()
+    """Clicks, oldest first: news ids, or texts of news the feed has not."""
+    k: int = 10
+    candidates: Sequence[str] | None = None
+    """Rank only these."""
+    exclude: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    """Only these; none is any."""
+    max_age_seconds: float | None = None
+    """Only news known to be no older."""
+    popularity: float = 0.0
+    """Share of popularity in the score; the rest is taste."""
+    explain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reason:
+    """A click that speaks for a recommendation."""
+
+    click: int
+    """Its place in the history."""
+    attention: float | None
+    """Its share of the reader; None where the user encoder has no such thing."""
+    similarity: float
+    """Cosine of the angle between the two news."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranked:
+    """One news of an answer."""
+
+    news: News
+    score: float
+    place: tuple[float, float]
+    """On the map."""
+    reasons: Sequence[Reason] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a reader gets."""
+
+    model: str
+    """Fingerprint of the one model that made all of it."""
+    ranked: Sequence[Ranked]
+    unknown: Sequence[str]
+    """Ids of the query that name no news here."""
+    reader: tuple[float, float]
+    """On the map."""
+    clicks: Sequence[tuple[float, float] | None]
+    """Places of the history on the map; None where unknown."""
+
+
+class Feed:
+    """A recommender at work."""
+
+    def __init__(self, model: Recommender, fingerprint: str, index: HnswIndex | None, batcher: Batcher) -> None:
+        """`index` is of the model's own news."""
+        catalogue = model.catalogue
+        assert catalogue is not None
+        self.fingerprint = fingerprint
+        self._model = model
+        embeddings_VD = catalogue.embeddings_VD.numpy()
+        news = [
+            News(news_id=news_id, title=title, category=category)
+            for news_id, title, category in zip(
+                catalogue.news_ids, catalogue.titles, catalogue.categories, strict=True
+            )
+        ]
+        self.shelf = Shelf(news, embeddings_VD, catalogue.num_clicks, index)
+        self._projection = Projection.fit(embeddings_VD, catalogue.categories)
+        self._batcher = batcher
+
+    def encode(self, texts: Sequence[Text]) -> "Future[Embeddings]":
+        """One row per text, encoded together with what others submit."""
+        if not texts:
+            nothing: Future[Embeddings] = Future()
+            nothing.set_result(self.shelf.embeddings([]))
+            return nothing
+        return self._batcher.submit(self._model.encode_news, texts)
+
+    def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
+        """The best news for a reader, without those in the history.
+
+        `texts` are the embeddings of the texts in the history, where the caller has encoded them already.
+        """
+        if texts is None:
+            texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
+        clicks = _Clicks.resolve(query.history, texts, self.shelf)
+        read = {click for click in query.history if isinstance(click, str)}
+        excluded = [self.shelf.row(news_id) for news_id in {*read, *query.exclude}]
+        since = None if query.max_age_seconds is None else time.time() - query.max_age_seconds
+        wanted = Wanted(
+            categories=frozenset(query.categories),
+            published_since=since,
+            without=frozenset(row for row in excluded if row is not None),
+            popularity=query.popularity,
+        )
+        user_D = self._model.encode_user(clicks.embeddings)
+        unknown = list(clicks.unknown)
+        if query.candidates is None:
+            found = self.shelf.search(user_D, query.k, wanted)
+        else:
+            rows = {news_id: self.shelf.row(news_id) for news_id in query.candidates}
+            unknown += [news_id for news_id, row in rows.items() if row is None]
+            ordered = self.shelf.score(user_D, [row for row in rows.values() if row is not None], wanted)
+            found = Found(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
+        places = [None] * len(query.history)
+        for place, number in zip(self.places(clicks.embeddings), clicks.numbers, strict=True):
+            places[number] = place  # type: ignore[call-overload]
+        return Answer(
+            model=self.fingerprint,
+            ranked=self._rank(found, self._explain(found, clicks) if query.explain else None),
+            unknown=list(dict.fromkeys(unknown)),
+            reader=self.places(user_D[None])[0],
+            clicks=places,
+        )
+
+    def similar(self, news_id: str, k: int) -> list[Ranked] | None:
+        """News that say about the same, by angle; None where there is no such news."""
+        row = self.shelf.row(news_id)
+        return None if row is None else self._rank(self.shelf.similar(row, k))
+
+    def sample(self, most: int) -> list[Ranked]:
+        """Some news, evenly taken from all, to draw the map with."""
+        alive = self.shelf.alive()
+        rows = alive[:: max(1, -(-len(alive) // most))]
+        return self._rank(Found(rows=rows, scores=np.zeros(len(rows), np.float32)))
+
+    def places(self, embeddings: Embeddings) -> list[tuple[float, float]]:
+        """On the map."""
+        return [(x, y) for x, y in self._projection.place(embeddings).astype(np.float64).round(4).tolist()]
+
+    def _rank(self, found: Found, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
+        places = self.places(self.shelf.embeddings(found.rows))
+        return [
+            Ranked(news=self.shelf.news(row), score=score, place=place, reasons=reasons[number] if reasons else ())
+            for number, (row, score, place) in enumerate(
+                zip(found.rows.tolist(), found.scores.tolist(), places, strict=True)
+            )
+        ]
+
+    def _explain(self, found: Found, clicks: "_Clicks") -> list[list[Reason]]:
+        """For each news found, the clicks that gave most to its score: attention times inner product."""
+        if not len(clicks.numbers):
+            return [[] for _ in found.rows]
+        attention_L = self._model.weigh_clicks(clicks.embeddings)
+        news_KD = self.shelf.embeddings(found.rows)
+        products_KL = news_KD @ clicks.embeddings.T
+        lengths_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
+        cosines_KL = products_KL / np.maximum(lengths_KL, 1e-12)
+        gives_KL = products_KL if attention_L is None else products_KL * attention_L
+        order_KL = np.argsort(-gives_KL, axis=1)[:, :REASONS]
+        return [
+            [
+                Reason(
+                    click=clicks.numbers[click],
+                    attention=None if attention_L is None else float(attention_L[click]),
+                    similarity=float(cosines_KL[number, click]),
+                )
+                for click in order
+                if gives_KL[number, click] > 0
+            ]
+            for number, order in enumerate(order_KL.tolist())
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Clicks:
+    """The known part of a history."""
+
+    embeddings: Embeddings
+    numbers: Sequence[int]
+    """Beside each row, its place in the history."""
+    unknown: Sequence[str]
+
+    @classmethod
+    def resolve(cls, history: Sequence[str | Text], texts: Embeddings, shelf: Shelf) -> "_Clicks":
+        rows, numbers, unknown = [], [], []
+        new = iter(texts)
+        for number, click in enumerate(history):
+            if not isinstance(click, str):
+                rows.append(next(new))
+            elif (row := shelf.row(click)) is not None:
+                rows.append(shelf.embeddings([row])[0])
+            else:
+                unknown.append(click)
+                continue
+            numbers.append(number)
+        embeddings = np.stack(rows) if rows else np.zeros((0, texts.shape[1]), np.float32)
+        return cls(embeddings=embeddings, numbers=numbers, unknown=unknown)
+
+
+def open_feed(run: Path, cache: Path, batcher: Batcher, config: GraphConfig | None = None) -> Feed:
+    """The feed of a finished run; its graphs, where it needs any, are kept in the folder `cache`."""
+    run = run.resolve()  # a link that is turned elsewhere meanwhile must not mix two runs
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder; train a run with: speedyfeed train STORE {run}")
+    model = Recommender.from_pretrained(run)
+    if model.news.is_personal:
+        raise InputError(
+            f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every reader: "
+            "there is none to index and serve; use speedyfeed recommend, or serve another run"
+        )
+    if model.catalogue is None:
+        raise InputError(f"{run}: holds no news to recommend; let the training finish")
+    fingerprint = _fingerprint(run)
+    kept = cache / f"graphs-{fingerprint}"
+    if kept.is_dir():
+        index = open_index(kept)
+        assert isinstance(index, HnswIndex)
+        return Feed(model, fingerprint, index, batcher)
+    built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
+    if built is not None:
+        built.save(kept)
+    return Feed(model, fingerprint, built, batcher)
+
+
+def remove_other_graphs(cache: Path, fingerprint: str) -> None:
+    """Graphs of models that are served no more."""
+    for folder in cache.glob("graphs-*"):
+        if folder.name != f"graphs-{fingerprint}":
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fingerprint(run: Path) -> str:
+    """Of all that decides what the model makes of a text, and of its news."""
+    files = [file for file in (run / "model").rglob("*") if file.is_file()] or list(run.glob("**/*.*"))
+    whole = hashlib.sha256()
+    for file in sorted([*files, *run.glob("words.parquet")]):
+        whole.update(file.relative_to(run).as_posix().encode())
+        with file.open("rb") as opened:
+            whole.update(hashlib.file_digest(opened, "sha256").digest())
+    return whole.hexdigest()[:16]

@@ -1,0 +1,248 @@
+"""Runs judged through the command line: on their own store, on raw logs, against each other."""
+
+import json
+import re
+import shutil
+import tempfile
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from transformers import AutoModel, AutoTokenizer
+
+from speedyfeed.cli import main
+from speedyfeed.data.store import open_store
+
+METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200"]
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    """Where temporary folders go; empty again after every test."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def said(capsys, *words):
+    capsys.readouterr()
+    main([str(word) for word in words])
+    return capsys.readouterr().out
+
+
+def figures(capsys, *words):
+    return json.loads(said(capsys, *words, "--json"))
+
+
+def mistake(capsys, *words):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    assert stop.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def dev_rows(logs):
+    with (logs / "dev" / "behaviors.tsv").open(encoding="utf-8") as file:
+        return [line.rstrip("\n").split("\t") for line in file]
+
+
+def test_zero_shot_is_the_untouched_encoder_by_hand(newsroom, tiny_encoder, capsys):
+    """Titles cut to 32 tokens, mean over tokens, length one; mean of the latest 100 clicks; inner product."""
+    tokenizer, encoder = AutoTokenizer.from_pretrained(tiny_encoder), AutoModel.from_pretrained(tiny_encoder)
+    embeddings = {}
+    for split in ("train", "dev"):
+        for line in (newsroom.logs / split / "news.tsv").read_text("utf-8").splitlines():
+            news_id, _, _, title, *_ = line.split("\t")
+            tokens = tokenizer(title, truncation=True, max_length=32, return_tensors="pt")
+            with torch.no_grad():
+                mean = encoder(**tokens).last_hidden_state[0].mean(0)
+            embeddings[news_id] = (mean / mean.norm()).numpy()
+    aucs = []
+    for _, _, _, history, shown in dev_rows(newsroom.logs):
+        clicks = [embeddings[news_id] for news_id in history.split() if news_id in embeddings][-100:]
+        user = np.mean(clicks, axis=0) if clicks else np.zeros(32)
+        ids, labels = zip(*(candidate.rsplit("-", 1) for candidate in shown.split()), strict=True)
+        scores = [float(embeddings[key] @ user) if key in embeddings else -1e9 for key in ids]
+        if len(set(labels)) == 2:
+            aucs.append(roc_auc_score([int(label) for label in labels], scores))
+    found = figures(capsys, "evaluate", newsroom.zero)
+    assert found["impressions"] == len(aucs) > 50
+    assert found["auc"] == pytest.approx(np.mean(aucs), abs=1e-5)
+    assert json.loads((newsroom.zero / "run.json").read_text())["config"]["train"]["steps"] == 0
+
+
+def test_raw_logs_give_the_figures_of_their_store(newsroom, capsys, tmp_path):
+    """With train beside dev, dev alone, or as a folder that is the split itself."""
+    expected = figures(capsys, "evaluate", newsroom.trained)
+    assert expected == figures(capsys, "evaluate", newsroom.trained, newsroom.refined, "--split", "dev")
+    assert expected["candidates_without_text"] == 1
+    assert expected["index"]["kind"] == "hnsw"
+    assert expected["index"]["recall"] >= 0.98
+    shutil.copytree(newsroom.logs / "train", tmp_path / "alone" / "bare")
+    for name in ("news.tsv", "behaviors.tsv"):
+        (tmp_path / "alone" / "bare" / name).write_bytes((newsroom.logs / "dev" / name).read_bytes())
+    shutil.copytree(tmp_path / "alone" / "bare", tmp_path / "alone" / "test")
+    known = {line.split("\t")[0] for line in (newsroom.logs / "dev" / "news.tsv").open(encoding="utf-8")}
+    complete = all(key in known for row in dev_rows(newsroom.logs) for key in row[3].split())
+    places = [newsroom.logs, tmp_path / "alone", tmp_path / "alone" / "bare"]
+    for place in places if complete else places[:1]:
+        found = figures(capsys, "evaluate", newsroom.trained, place)
+        assert found["impressions"] == expected["impressions"]
+        for name in METRICS[:4]:
+            assert found[name] == pytest.approx(expected[name], abs=1e-4)
+        assert found["groups"]["news_seen"]["impressions"] == expected["groups"]["news_seen"]["impressions"]
+    assert complete
+
+
+def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path):
+    out = tmp_path / "new" / "rows.parquet"
+    found = figures(capsys, "evaluate", newsroom.zero, "--per-impression", out, "--exact")
+    table = pq.read_table(out)
+    assert table.column_names == ["impression_id", *METRICS, "history_length", "num_candidates"]
+    rows = dev_rows(newsroom.logs)
+    assert table["impression_id"].to_pylist() == [row[0] for row in rows]
+    assert table["num_candidates"].to_pylist() == [len(row[4].split()) for row in rows]
+    assert table["history_length"].to_pylist()[1] == 0
+    for name in METRICS:
+        values = [value for value in table[name].to_pylist() if value is not None]
+        assert np.mean(values) == pytest.approx(found[name])
+    assert len(table) - table["auc"].null_count == found["impressions"]
+    assert [path.name for path in out.parent.iterdir()] == ["rows.parquet"]
+
+
+def test_recall_looks_among_the_news_of_the_day_when_asked(newsroom, capsys):
+    split, day = (figures(capsys, "evaluate", newsroom.zero, "--pool", pool) for pool in ("split", "day"))
+    days = {row[2].split()[0] for row in dev_rows(newsroom.logs)}
+    assert (split["index"]["pools"], day["index"]["pools"]) == (1, len(days))
+    assert day["index"]["news_per_pool"] <= split["index"]["news_per_pool"]
+    assert day["auc"] == split["auc"]
+
+
+def test_the_index_is_kept_in_the_run_folder(newsroom, capsys):
+    said(capsys, "evaluate", newsroom.zero)
+    (kept,) = (newsroom.zero / "index").iterdir()
+    before = (kept / "index.json").stat().st_mtime_ns
+    said(capsys, "evaluate", newsroom.zero)
+    assert (kept / "index.json").stat().st_mtime_ns == before
+
+
+def test_the_table_shows_empty_groups_as_such_and_what_was_left_out(newsroom, tmp_path, capsys):
+    told = said(capsys, "evaluate", newsroom.zero)
+    assert "candidates without text, ranked last: 1\n" in told
+    assert "8 HNSW graphs (connectivity 16, expansion 128 and 256)" in told
+    groups = {line[:16].strip(): line[16:].split() for line in told.splitlines()[-5:]}
+    assert list(groups) == ["history empty", "history 1 to 5", "history over 5", "news seen", "news unseen"]
+    for count, *means in groups.values():
+        assert int(count) > 0
+        assert all(0 <= float(mean) <= 1 for mean in means)
+    logs = tmp_path / "logs"
+    shutil.copytree(newsroom.logs / "dev", logs)
+    rows = [row for row in dev_rows(newsroom.logs) if row[3]]
+    (logs / "behaviors.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    told = said(capsys, "evaluate", newsroom.zero, logs)
+    assert next(line for line in told.splitlines() if "empty" in line).split() == [
+        "history",
+        "empty",
+        "0",
+        *"-----",
+    ]
+
+
+def test_unlabelled_impressions_are_not_scored_but_counted(newsroom, capsys, tmp_path):
+    for name in ("news.tsv", "behaviors.tsv"):
+        (tmp_path / "logs").mkdir(exist_ok=True)
+        shutil.copy(newsroom.logs / "dev" / name, tmp_path / "logs" / name)
+    rows = dev_rows(newsroom.logs)
+    for row in rows[:30]:
+        row[4] = row[4].replace("-0", "").replace("-1", "")
+    (tmp_path / "logs" / "behaviors.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    found = figures(capsys, "evaluate", newsroom.zero, tmp_path / "logs")
+    assert found["skipped"]["unlabelled"] == 30
+    assert 0 < found["impressions"] <= len(rows) - 30
+    (tmp_path / "logs" / "behaviors.tsv").write_text("".join("\t".join(row) + "\n" for row in rows[:30]))
+    assert figures(capsys, "evaluate", newsroom.zero, tmp_path / "logs")["auc"] is None
+    told = said(capsys, "evaluate", newsroom.zero, tmp_path / "logs")
+    assert "0 impressions scored" in told
+    assert "30 unlabelled" in told
+    assert "speedyfeed rank" in told
+
+
+def test_a_log_of_which_nothing_has_text_is_still_ranked(newsroom, capsys, tmp_path):
+    shutil.copytree(newsroom.logs / "dev", tmp_path / "logs")
+    behaviors = tmp_path / "logs" / "behaviors.tsv"
+    behaviors.write_text(re.sub(r"\bN(?=\d)", "Z", behaviors.read_text("utf-8")), encoding="utf-8")
+    found = figures(capsys, "evaluate", newsroom.zero, tmp_path / "logs")
+    assert found["auc"] == 0.5
+    assert found["recall@50"] == 0
+    assert found["groups"]["news_seen"]["auc"] is None
+
+
+def test_two_runs_are_compared_impression_by_impression(newsroom, capsys):
+    """Their stores were prepared differently; the impressions are the same."""
+    found = figures(capsys, "compare", newsroom.zero, newsroom.trained)
+    for name in METRICS:
+        assert found["difference"][name] == pytest.approx(found["b"][name] - found["a"][name])
+        low, high = found["difference"][f"{name}_ci95"]
+        if found["verdict"][name] == "A and B are the same":
+            assert name.startswith("recall")  # the pool is that small
+            continue
+        word = "B is better" if low > 0 else "A is better" if high < 0 else "no difference shown"
+        assert found["verdict"][name].startswith(word)
+    told = said(capsys, "compare", newsroom.zero, newsroom.zero)
+    assert told.count("A and B are the same") == len(METRICS)
+
+
+def test_two_runs_are_compared_on_other_logs(newsroom, capsys):
+    found = figures(capsys, "compare", newsroom.zero, newsroom.trained, newsroom.logs, "--exact")
+    alone = figures(capsys, "evaluate", newsroom.trained, newsroom.logs, "--exact")
+    assert {name: found["b"][name] for name in METRICS} == {name: alone[name] for name in METRICS}
+
+
+def test_runs_on_different_logs_are_not_compared_by_chance(newsroom, tmp_path, capsys):
+    other = tmp_path / "logs"
+    shutil.copytree(newsroom.logs, other)
+    behaviors = other / "dev" / "behaviors.tsv"
+    behaviors.write_text(behaviors.read_text("utf-8").replace("-1\n", "-0\n"), encoding="utf-8")
+    encoder = json.loads((newsroom.zero / "run.json").read_text())["config"]["news"]["encoder"]
+    said(capsys, "prepare", other, tmp_path / "store", "--refine", "none", "--fields", "title")
+    train = ("train", tmp_path / "store", tmp_path / "run", "--recipe", "zero-shot", "--news.encoder", encoder)
+    said(capsys, *train)
+    assert "stores of different logs" in mistake(capsys, "compare", newsroom.zero, tmp_path / "run")
+
+
+def test_a_store_with_other_texts_is_refused(newsroom, mind_logs, tmp_path, capsys):
+    line = mistake(capsys, "evaluate", newsroom.trained, newsroom.titles)
+    assert "prepared with refine 'none', but the run was trained with 'bm25'; give the logs" in line
+    said(capsys, "prepare", mind_logs, tmp_path / "store")
+    assert "word statistics of another collection" in mistake(
+        capsys, "evaluate", newsroom.trained, tmp_path / "store"
+    )
+    assert figures(capsys, "evaluate", newsroom.trained, mind_logs)["impressions"] == 3  # its logs are welcome
+
+
+def test_what_is_not_there_is_said(newsroom, tmp_path, capsys):
+    assert "no such folder" in mistake(capsys, "evaluate", newsroom.zero, tmp_path / "nowhere")
+    assert "no split 'test'" in mistake(capsys, "evaluate", newsroom.zero, "--split", "test")
+    assert "no split 'test'" in mistake(capsys, "evaluate", newsroom.zero, newsroom.logs, "--split", "test")
+    assert "no known format" in mistake(capsys, "evaluate", newsroom.zero, tmp_path)
+    shutil.copytree(newsroom.zero, tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    facts["store"]["path"] = str(tmp_path / "gone")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
+    assert "is gone or changed; give STORE or LOGS" in mistake(capsys, "evaluate", tmp_path / "run")
+    told = said(capsys, "evaluate", tmp_path / "run", newsroom.titles)
+    assert "the store of the run is gone" in told
+    shutil.rmtree(tmp_path / "run" / "model")
+    assert "has not finished" in mistake(capsys, "evaluate", tmp_path / "run")
+
+
+def test_a_model_folder_without_its_run_is_judged_too(newsroom, tmp_path, capsys):
+    shutil.copytree(newsroom.trained / "model", tmp_path / "model")
+    found = figures(capsys, "evaluate", tmp_path / "model", newsroom.logs)
+    assert found["auc"] == pytest.approx(figures(capsys, "evaluate", newsroom.trained)["auc"], abs=1e-4)
+    assert open_store(newsroom.refined).splits == ("train", "dev")

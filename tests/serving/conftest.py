@@ -1,0 +1,31 @@
+"""Small runs and a service of one, searched exactly and along graphs."""
+
+import pytest
+from small_run import save_run
+
+from speedyfeed.serving.service import Service
+from speedyfeed.serving.shelf import GraphConfig
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    return save_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="session")
+def another_run(tmp_path_factory):
+    return save_run(tmp_path_factory.mktemp("another"), seed=1)
+
+
+@pytest.fixture(params=["exact", "graphs"])
+def graphs(request):
+    """Both ways to search."""
+    return GraphConfig(graphs_from=0 if request.param == "graphs" else 1_000_000)
+
+
+@pytest.fixture
+def service(run, tmp_path, graphs):
+    service = Service(run, tmp_path / "data", graphs)
+    service.open()
+    yield service
+    service.close()

@@ -1,0 +1,66 @@
+"""A recommender of two narrow random layers with twelve news, saved as a run leaves it."""
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import BertConfig
+
+from speedyfeed.models.catalogue import Catalogue
+from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.plm import build_encoder
+from speedyfeed.models.recommender import Recommender, RecommenderConfig
+from speedyfeed.models.users import UserConfig
+
+TITLES = {
+    "sport": [
+        "Late goal wins the cup",
+        "Cup final moved to Sunday",
+        "Keeper saves the season",
+        "Runner breaks record",
+    ],
+    "money": ["Markets fall again", "Bank raises its rates", "Shares of the bank recover", "Budget cut agreed"],
+    "science": [
+        "Probe lands on the moon",
+        "Moon dust surprises science",
+        "New telescope sees far",
+        "Deep sea mapped",
+    ],
+}
+
+
+def build_recommender(seed: int = 0, user: str = "attentive") -> Recommender:
+    """Random weights; its news are N1 to N12, clicked the more the later."""
+    torch.manual_seed(seed)
+    tokenizer = load_tokenizer("minilm")
+    bert = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    config = RecommenderConfig(news=NewsEncoderConfig(dim=16), user=UserConfig(name=user))
+    model = Recommender(config, encoder=build_encoder(bert), tokenizer=tokenizer).eval()
+    with torch.no_grad():
+        model.user.start.normal_()
+        for weight in model.news.encoder.parameters():
+            weight.mul_(3)  # so that texts differ
+    pairs = [(category, title) for category, titles in TITLES.items() for title in titles]
+    embeddings = model.encode_news([(title, "", "") for _, title in pairs])
+    model.catalogue = Catalogue(
+        news_ids=[f"N{number}" for number in range(1, len(pairs) + 1)],
+        titles=[title for _, title in pairs],
+        categories=[category for category, _ in pairs],
+        embeddings_VD=torch.from_numpy(embeddings),
+        num_clicks=list(range(len(pairs))),
+    )
+    return model
+
+
+def save_run(folder: Path, seed: int = 0, user: str = "attentive") -> Path:
+    build_recommender(seed, user).save_pretrained(folder / "model")
+    (folder / "run.json").write_text(json.dumps({}))
+    return folder

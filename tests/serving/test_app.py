@@ -1,0 +1,375 @@
+"""The service as its callers meet it, through HTTP."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from speedyfeed.serving import service as service_module
+from speedyfeed.serving.app import MAX_WAITING_WRITES, build_app
+from speedyfeed.serving.doors import Limits, WriteDoor, is_loopback
+from speedyfeed.serving.service import Service
+
+TOKEN = "a token nobody guesses"
+ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def client_of(service, *, token=TOKEN, host="127.0.0.1", base_url="http://127.0.0.1", **options):
+    app = build_app(service, WriteDoor(token, host), **options)
+    return TestClient(app, base_url=base_url, raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def service(run, tmp_path_factory):
+    service = Service(run, tmp_path_factory.mktemp("data"))
+    service.open()
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def client(service):
+    with client_of(service) as client:
+        yield client
+
+
+def ids(response):
+    assert response.status_code == 200, response.text
+    return [one["news_id"] for one in response.json()["news"]]
+
+
+def test_recommend_reranks_with_every_click_and_says_why(client):
+    fresh = client.post("/v1/recommend", json={"k": 12})
+    assert len(ids(fresh)) == 12
+    after = client.post("/v1/recommend", json={"history": ["N5", "X9"], "k": 12, "explain": True})
+    assert "N5" not in ids(after)
+    assert [one for one in ids(fresh) if one != "N5"] != ids(after)
+    assert after.json()["unknown"] == ["X9"]
+    reasons = [reason for one in after.json()["news"] for reason in one["reasons"]]
+    assert reasons
+    assert {reason["click"] for reason in reasons} == {0}
+    assert all(0 <= reason["attention"] <= 1 and -1 <= reason["similarity"] <= 1.001 for reason in reasons)
+
+
+def test_a_text_in_the_history_counts(client):
+    by_text = client.post("/v1/recommend", json={"history": [{"title": "Markets fall again"}], "k": 12})
+    by_id = client.post("/v1/recommend", json={"history": ["N5"], "k": 12})
+    assert [one for one in ids(by_text) if one != "N5"] == ids(by_id)
+
+
+def test_the_life_of_a_news(client):
+    added = client.post(
+        "/v1/news",
+        json={"news": [{"news_id": "cup", "title": "Cup comes home", "category": "sport"}, {"title": "No id"}]},
+        headers=ALLOWED,
+    )
+    assert added.status_code == 201
+    first, second = added.json()["news_ids"]
+    assert first == "cup"
+    assert {first, second} <= set(ids(client.post("/v1/recommend", json={"k": 200})))
+    recent = client.post("/v1/recommend", json={"max_age_hours": 1})
+    assert set(ids(recent)) == {first, second}
+    assert client.get("/v1/news/cup").json()["title"] == "Cup comes home"
+    assert "cup" not in ids(client.get("/v1/news/cup/similar?k=5"))
+    assert len(ids(client.get("/v1/news/cup/similar?k=5"))) == 5
+    assert "speedyfeed_news 14.0" in client.get("/metrics").text
+    for news_id in (first, second):
+        assert client.delete(f"/v1/news/{news_id}", headers=ALLOWED).json() == {"news_id": news_id}
+    assert client.get("/v1/news/cup").status_code == 404
+    assert client.delete("/v1/news/cup", headers=ALLOWED).status_code == 404
+    assert client.post("/v1/recommend", json={"history": ["cup"]}).json()["unknown"] == ["cup"]
+
+
+def test_about_map_and_state(client):
+    about = client.get("/v1/about").json()
+    assert about["news"] == 12
+    assert about["categories"] == {"sport": 4, "money": 4, "science": 4}
+    assert about["knows_popularity"] is True
+    assert len(ids(client.get("/v1/map"))) == 12
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    assert 'speedyfeed_requests_total{route="/v1/map",status="200"} 1.0' in client.get("/metrics").text
+
+
+BAD = {
+    "broken JSON": ("POST", "/v1/recommend", {"content": b'{"k": '}, 400),
+    "bytes that are no text": ("POST", "/v1/recommend", {"content": b'{"history": ["\xff"]}'}, 400),
+    "nesting without end": ("POST", "/v1/recommend", {"content": b"[" * 200_000}, 400),
+    "number without end": ("POST", "/v1/recommend", {"content": b'{"k": ' + b"9" * 10_000 + b"}"}, 400),
+    "no JSON type": ("POST", "/v1/recommend", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 422),
+    "no body": ("POST", "/v1/recommend", {}, 422),
+    "list for an object": ("POST", "/v1/recommend", {"json": []}, 422),
+    "wrong type": ("POST", "/v1/recommend", {"json": {"k": "ten"}}, 422),
+    "number as text": ("POST", "/v1/recommend", {"json": {"k": "10"}}, 422),
+    "k too large": ("POST", "/v1/recommend", {"json": {"k": 201}}, 422),
+    "k zero": ("POST", "/v1/recommend", {"json": {"k": 0}}, 422),
+    "not a number": ("POST", "/v1/recommend", {"content": b'{"popularity": NaN}'}, 422),
+    "unknown field": ("POST", "/v1/recommend", {"json": {"kk": 1}}, 422),
+    "history too long": ("POST", "/v1/recommend", {"json": {"history": ["N1"] * 201}}, 422),
+    "half a character": ("POST", "/v1/recommend", {"content": b'{"history": ["\\ud800"]}'}, 422),
+    "title too long": ("POST", "/v1/recommend", {"json": {"history": [{"title": "x" * 501}]}}, 422),
+    "title of spaces": ("POST", "/v1/news", {"json": {"news": [{"title": "  "}]}, "headers": ALLOWED}, 422),
+    "batch too long": ("POST", "/v1/news", {"json": {"news": [{"title": "x"}] * 101}, "headers": ALLOWED}, 422),
+    "no news": ("POST", "/v1/news", {"json": {"news": []}, "headers": ALLOWED}, 422),
+    "id with a path": (
+        "POST",
+        "/v1/news",
+        {"json": {"news": [{"news_id": "../x", "title": "x"}]}, "headers": ALLOWED},
+        422,
+    ),
+    "time without a zone": (
+        "POST",
+        "/v1/news",
+        {"json": {"news": [{"title": "x", "published": "2026-01-01T00:00:00"}]}, "headers": ALLOWED},
+        422,
+    ),
+    "time before all times": (
+        "POST",
+        "/v1/news",
+        {"json": {"news": [{"title": "x", "published": "0001-01-01T00:00:00+12:00"}]}, "headers": ALLOWED},
+        422,
+    ),
+    "oversize body": ("POST", "/v1/recommend", {"content": b" " * (5 << 20)}, 413),
+    "oversize body in pieces": ("POST", "/v1/recommend", {"content": (b" " * (1 << 20) for _ in range(6))}, 413),
+    "no token": ("POST", "/v1/news", {"json": {"news": [{"title": "x"}]}}, 401),
+    "wrong token": (
+        "POST",
+        "/v1/news",
+        {"json": {"news": [{"title": "x"}]}, "headers": {"Authorization": "Bearer no"}},
+        401,
+    ),
+    "token of another kind": ("POST", "/v1/reload", {"headers": {"Authorization": f"Basic {TOKEN}"}}, 401),
+    "delete without a token": ("DELETE", "/v1/news/N1", {}, 401),
+    "reload without a token": ("POST", "/v1/reload", {}, 401),
+    "unknown id": ("GET", "/v1/news/X1", {}, 404),
+    "unknown id, similar": ("GET", "/v1/news/X1/similar", {}, 404),
+    "unknown id, delete": ("DELETE", "/v1/news/X1", {"headers": ALLOWED}, 404),
+    "similar, k too large": ("GET", "/v1/news/N1/similar?k=100000", {}, 422),
+    "path trick": ("GET", "/../app.py", {}, 404),
+    "path trick, encoded": ("GET", "/%2e%2e/app.py", {}, 404),
+    "path trick, backslash": ("GET", "/..%5capp.py", {}, 404),
+    "path trick, absolute": ("GET", "//etc/passwd", {}, 404),
+    "path trick, zero byte": ("GET", "/index.html%00.js", {}, 404),
+    "path trick in an id": ("GET", "/v1/news/..%2f..%2fetc%2fpasswd", {}, 404),
+    "no such method": ("PUT", "/v1/news/N1", {}, 405),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_request_is_one_line_without_anything_of_ours(client, name):
+    method, path, options, status = BAD[name]
+    if "content" in options:
+        options = {"headers": {"content-type": "application/json"}} | options
+    response = client.request(method, path, **options)
+    assert response.status_code == status, response.text
+    (told,) = response.json().values()
+    assert isinstance(told, str)
+    assert len(told) < 300
+    assert not any(word in told for word in ("Traceback", "/home", "/tmp", "site-packages", ".py", TOKEN))
+    assert client.get("/v1/about").json()["news"] == 12
+
+
+def test_an_error_of_ours_tells_nothing_to_the_caller(service, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("secret /etc/path")
+
+    with client_of(service) as client:
+        monkeypatch.setattr(service.feed, "recommend", fail)
+        response = client.post("/v1/recommend", json={})
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+WRITES = [
+    ("POST", "/v1/news", {"json": {"news": [{"title": "x"}]}}),
+    ("DELETE", "/v1/news/N1", {}),
+    ("POST", "/v1/reload", {}),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=[f"{method} {path}" for method, path, _ in WRITES])
+def test_without_a_token_nobody_writes_unless_bound_to_loopback(service, write):
+    method, path, options = write
+    with client_of(service, token=None, host="0.0.0.0") as client:
+        assert client.request(method, path, **options).status_code == 403
+        assert client.request(method, path, headers=ALLOWED, **options).status_code == 403
+        assert client.get("/v1/about").json()["writes"] == "off"
+    with client_of(service, token=None) as client:
+        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+            assert client.request(method, path, headers=headers, **options).status_code == 403
+    assert len(service.feed.shelf) == 12
+
+
+def test_on_loopback_the_own_page_writes_without_a_token(service):
+    with client_of(service, token=None, base_url="http://localhost:8000") as client:
+        own = {"Origin": "http://localhost:8000"}
+        added = client.post("/v1/news", json={"news": [{"title": "x"}]}, headers=own)
+        assert added.status_code == 201
+        assert client.delete(f"/v1/news/{added.json()['news_ids'][0]}").status_code == 200
+
+
+def test_what_is_loopback():
+    assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", ""))
+
+
+def test_every_answer_carries_the_security_headers(client):
+    for path in ("/", "/v1/about", "/nothing", "/openapi.json"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert "access-control-allow-origin" not in headers
+
+
+def test_other_sites_are_let_in_only_when_named(service):
+    asked = {"Origin": "https://news.example", "Access-Control-Request-Method": "POST"}
+    with client_of(service) as client:
+        assert "access-control-allow-origin" not in client.options("/v1/recommend", headers=asked).headers
+    with client_of(service, allow_origins=["https://news.example"]) as client:
+        answer = client.options("/v1/recommend", headers=asked)
+        assert answer.headers["access-control-allow-origin"] == "https://news.example"
+        other = client.options("/v1/recommend", headers=asked | {"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_before_the_feed_is_loaded_it_is_alive_but_not_ready(run, tmp_path):
+    service = Service(run, tmp_path)
+    with client_of(service) as client:
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/metrics").status_code == 200
+        for answer in (client.get("/readyz"), client.post("/v1/recommend", json={})):
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "1"
+        service.open()
+        assert client.get("/readyz").status_code == 200
+    service.close()
+
+
+def test_reload_swaps_or_says_why_not(run, another_run, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(run)
+    service = Service(link, tmp_path / "data")
+    service.open()
+    with client_of(service) as client:
+        before = client.get("/v1/about").json()["model"]
+        link.unlink()
+        link.symlink_to(another_run)
+        told = client.post("/v1/reload", headers=ALLOWED).json()
+        assert told["model"] != before
+        assert client.post("/v1/recommend", json={}).json()["model"] == told["model"]
+        link.unlink()
+        refused = client.post("/v1/reload", headers=ALLOWED)
+        assert refused.status_code == 409
+        assert str(tmp_path) not in refused.text
+        assert client.post("/v1/recommend", json={}).json()["model"] == told["model"]
+    service.close()
+
+
+def test_a_request_that_takes_too_long_is_ended(service, monkeypatch):
+    leave = threading.Event()
+    monkeypatch.setattr(service.feed, "similar", lambda *_: leave.wait(60))
+    with client_of(service, limits=Limits(seconds=0.2)) as client:
+        response = client.get("/v1/news/N1/similar")
+        leave.set()
+    assert response.status_code == 503
+    assert response.json() == {"detail": "This took too long."}
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(service):
+    async def run():
+        sent = []
+        pieces = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+        async def receive():
+            for piece in pieces:
+                return piece
+            await asyncio.sleep(60)
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": "/v1/recommend",
+            "raw_path": b"/v1/recommend",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        app = build_app(service, WriteDoor(TOKEN, "127.0.0.1"), limits=Limits(body_seconds=0.1))
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    assert asyncio.run(run()) == 408
+
+
+def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatch):
+    leave, started = threading.Event(), threading.Semaphore(0)
+
+    def slow(news):
+        started.release()
+        leave.wait(60)
+
+    monkeypatch.setattr(service, "add", slow)
+    body = {"news": [{"title": "x"}]}
+    with client_of(service) as client:
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(client.post("/v1/news", json=body, headers=ALLOWED)))
+            for _ in range(MAX_WAITING_WRITES + 3)
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while sum(answer.status_code == 503 for answer in answers) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert ids(client.post("/v1/recommend", json={"k": 3}))
+        leave.set()
+        for thread in threads:
+            thread.join()
+    assert sorted({answer.status_code for answer in answers}) == [201, 503]
+    assert sum(answer.status_code == 201 for answer in answers) == MAX_WAITING_WRITES
+
+
+def test_the_openapi_document_has_every_route(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {
+        "/v1/recommend",
+        "/v1/news",
+        "/v1/news/{news_id}",
+        "/v1/news/{news_id}/similar",
+        "/v1/map",
+        "/v1/about",
+        "/v1/reload",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+
+
+def test_reload_while_another_is_under_way(service, monkeypatch):
+    entered, leave = threading.Event(), threading.Event()
+    real = service_module.open_feed
+
+    def slow(*arguments):
+        entered.set()
+        leave.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(service_module, "open_feed", slow)
+    with client_of(service) as client:
+        thread = threading.Thread(target=service.reload)
+        thread.start()
+        entered.wait(60)
+        assert client.post("/v1/reload", headers=ALLOWED).status_code == 409
+        leave.set()
+        thread.join()

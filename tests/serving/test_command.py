@@ -1,0 +1,102 @@
+"""The command as a process: it serves, survives kill -9, and answers mistakes with one line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from speedyfeed.cli import main
+from speedyfeed.serving.journal import Journal
+
+PATIENCE = 120
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start(run, data):
+    """A service that is ready, and its address."""
+    port = free_port()
+    command = [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(data), "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).close()
+            return process, f"http://127.0.0.1:{port}"
+        except OSError:
+            time.sleep(0.1)
+    process.kill()
+    raise AssertionError("never ready")
+
+
+def call(address, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        return json.load(answer)
+
+
+def test_news_acknowledged_before_kill_9_are_there_after(run, tmp_path):
+    process, address = start(run, tmp_path)
+    call(f"{address}/v1/news", {"news": [{"news_id": f"K{n}", "title": f"title {n}"} for n in range(5)]})
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process, address = start(run, tmp_path)
+    try:
+        assert call(f"{address}/v1/news/K4")["title"] == "title 4"
+        assert call(f"{address}/v1/about")["news"] == 17
+        second = subprocess.run(
+            [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert second.returncode == 2
+        assert "another process serves from it" in second.stderr
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+
+
+def fails(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["serve", *map(str, arguments)])
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(run, tmp_path, capsys):
+    assert "no such folder" in fails(capsys, tmp_path / "nowhere")
+    assert "65535" in fails(capsys, run, "--port", "99999")
+    (tmp_path / "empty").mkdir()
+    told = fails(capsys, tmp_path / "empty", "--port", free_port())
+    assert "holds no recommender" in told
+    journal = Journal(tmp_path / "taken")
+    assert "another process" in fails(capsys, run, "--data", tmp_path / "taken")
+    journal.close()
+
+
+def test_data_lie_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path):
+    link = tmp_path / "current"
+    os.symlink(run, link)
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-m", "speedyfeed", "serve", str(link), "--port", str(port)])
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "current.feed").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert (tmp_path / "current.feed").is_dir()
+    assert not run.with_name(f"{run.name}.feed").exists()

@@ -1,0 +1,134 @@
+"""A feed ranks as the recommender itself does, and its reasons add up to the score."""
+
+import numpy as np
+import pytest
+from small_run import build_recommender
+
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.serving.batcher import Batcher
+from speedyfeed.serving.feed import Feed, Query, open_feed
+from speedyfeed.serving.shelf import GraphConfig, build_index
+
+HISTORY = ["N1", "N9", "N2"]
+
+
+@pytest.fixture
+def feed(run, tmp_path, graphs):
+    batcher = Batcher()
+    yield open_feed(run, tmp_path, batcher, graphs)
+    batcher.close()
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return Recommender.from_pretrained(run)
+
+
+def ids(answer):
+    return [one.news.news_id for one in answer.ranked]
+
+
+@pytest.mark.parametrize("history", [[], ["N1"], HISTORY])
+def test_it_recommends_what_the_recommender_recommends(feed, model, history):
+    answer = feed.recommend(Query(history=history, k=5))
+    expected = model.recommend(history, k=5)
+    assert ids(answer) == [one.news_id for one in expected]
+    assert [one.score for one in answer.ranked] == pytest.approx([one.score for one in expected], rel=1e-4)
+    assert answer.unknown == []
+
+
+def test_a_text_counts_like_the_news_of_that_text(feed):
+    title = feed.shelf.news(feed.shelf.row("N9")).title
+    by_id = feed.recommend(Query(history=["N1", "N9", "N2"], k=12))
+    by_text = feed.recommend(Query(history=["N1", (title, "", ""), "N2"], k=12))
+    assert "N9" not in ids(by_id)
+    assert [name for name in ids(by_text) if name != "N9"] == ids(by_id)
+    assert by_text.reader == pytest.approx(by_id.reader, abs=1e-3)
+
+
+def test_unknown_ids_are_named_and_do_no_more(feed):
+    answer = feed.recommend(Query(history=["N1", "X1", "N2", "X1"], candidates=["N3", "X2"], exclude=["X3"]))
+    assert answer.unknown == ["X1", "X2"]
+    assert ids(answer) == ["N3"]
+    assert [place is None for place in answer.clicks] == [False, True, False, True]
+    assert (
+        feed.recommend(Query(history=["N1", "X1", "N2"])).reader
+        == feed.recommend(Query(history=["N1", "N2"])).reader
+    )
+
+
+def test_only_unknown_ids_are_a_new_reader(feed):
+    assert ids(feed.recommend(Query(history=["X1"]))) == ids(feed.recommend(Query()))
+
+
+def test_candidates_exclusions_and_filters(feed):
+    assert set(ids(feed.recommend(Query(candidates=["N3", "N1", "N3"])))) == {"N1", "N3"}
+    assert len(feed.recommend(Query(candidates=["N3", "N1"], k=1)).ranked) == 1
+    assert ids(feed.recommend(Query(candidates=[]))) == []
+    assert "N5" not in ids(feed.recommend(Query(exclude=["N5"], k=12)))
+    assert {one.news.category for one in feed.recommend(Query(categories=["money"], k=12)).ranked} == {"money"}
+    assert ids(feed.recommend(Query(max_age_seconds=60))) == []  # the age of its own news is not known
+    assert ids(feed.recommend(Query(popularity=1, k=2))) == ["N12", "N11"]
+
+
+@pytest.mark.parametrize("user", ["attentive", "additive"])
+def test_attention_times_inner_product_is_what_each_click_gives_to_the_score(user):
+    model = build_recommender(user=user)
+    catalogue = model.catalogue
+    clicks = catalogue.embeddings_VD[[0, 8, 1]].numpy()
+    attention = model.weigh_clicks(clicks)
+    candidate = catalogue.embeddings_VD[5].numpy()
+    start = (1 - attention.sum()) * (model.user.start.detach().numpy() @ candidate)
+    assert (attention * (clicks @ candidate)).sum() + start == pytest.approx(
+        float(model.score(HISTORY, ["N6"])[0]), rel=1e-4
+    )
+
+
+def test_reasons_are_the_clicks_that_give_most(feed, model):
+    answer = feed.recommend(Query(history=["X1", *HISTORY], k=9, explain=True))
+    clicks = model.catalogue.embeddings_VD[[0, 8, 1]].numpy()
+    attention = model.weigh_clicks(clicks)
+    given = 0
+    for one in answer.ranked:
+        news = feed.shelf.embeddings([feed.shelf.row(one.news.news_id)])[0]
+        gives = attention * (clicks @ news)
+        expected = [click for click in np.argsort(-gives)[:2] if gives[click] > 0]
+        assert [reason.click - 1 for reason in one.reasons] == expected
+        for reason, click in zip(one.reasons, expected, strict=True):
+            assert reason.attention == pytest.approx(attention[click])
+            cosine = clicks[click] @ news / np.linalg.norm(clicks[click]) / np.linalg.norm(news)
+            assert reason.similarity == pytest.approx(cosine, rel=1e-4)
+        given += len(expected)
+    assert given
+    assert all(one.reasons == [] for one in feed.recommend(Query(explain=True)).ranked)
+
+
+@pytest.mark.parametrize("user", ["self-attention", "gru"])
+def test_every_user_encoder_can_be_served_and_explained(user):
+    model = build_recommender(user=user)
+    batcher = Batcher()
+    feed = Feed(model, "m", build_index(model.catalogue.embeddings_VD.numpy(), GraphConfig()), batcher)
+    answer = feed.recommend(Query(history=HISTORY, k=9, explain=True))
+    batcher.close()
+    assert ids(answer) == [one.news_id for one in model.recommend(HISTORY, k=9)]
+    reasons = [reason for one in answer.ranked for reason in one.reasons]
+    assert reasons
+    assert all((reason.attention is None) == (user == "gru") for reason in reasons)
+
+
+def test_the_map_has_every_kind_of_point_in_its_frame(feed):
+    answer = feed.recommend(Query(history=HISTORY, k=9))
+    places = [answer.reader, *answer.clicks, *(one.place for one in answer.ranked)]
+    assert np.abs(np.array(places)).max() <= 1
+    assert len(feed.sample(5)) <= 5
+    assert {one.news.news_id for one in feed.sample(100)} == {f"N{n}" for n in range(1, 13)}
+
+
+def test_graphs_are_kept_for_the_next_start(run, tmp_path, graphs, monkeypatch):
+    batcher = Batcher()
+    first = open_feed(run, tmp_path, batcher, graphs)
+    if graphs.graphs_from == 0:
+        monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # not needed any more
+    second = open_feed(run, tmp_path, batcher, graphs)
+    assert ids(second.recommend(Query(history=HISTORY))) == ids(first.recommend(Query(history=HISTORY)))
+    batcher.close()

@@ -1,0 +1,197 @@
+"""Writes survive a restart; another run takes over whole; one process serves a folder."""
+
+import threading
+
+import numpy as np
+import pytest
+from small_run import save_run
+
+from speedyfeed.errors import InputError
+from speedyfeed.serving import service as service_module
+from speedyfeed.serving.feed import Query
+from speedyfeed.serving.journal import News
+from speedyfeed.serving.service import Busy, Service
+
+CUP = News(news_id="new", title="Cup winner parades through town", category="sport", published=1e9)
+
+
+def ids(service, **query):
+    return [one.news.news_id for one in service.feed.recommend(Query(k=100, **query)).ranked]
+
+
+def test_added_news_are_found_by_the_next_request(service):
+    service.add([CUP])
+    assert "new" in ids(service, history=["N1"])
+    assert service.feed.recommend(Query(history=["new"])).unknown == []
+    row = service.feed.shelf.row("new")
+    expected = service.feed.encode([(CUP.title, "", "")]).result()[0]
+    assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_more_news_than_a_batch_and_an_id_twice(service):
+    news = [News(news_id=f"M{number % 70}", title=f"number {number}") for number in range(100)]
+    service.add(news)
+    assert len(service.feed.shelf) == 12 + 70
+    assert service.feed.shelf.news(service.feed.shelf.row("M5")).title == "number 75"
+    assert service.feed.shelf.news(service.feed.shelf.row("M50")).title == "number 50"
+
+
+def test_what_was_written_is_there_after_a_restart(run, tmp_path, graphs):
+    first = Service(run, tmp_path, graphs)
+    first.open()
+    first.add([CUP, News(news_id="gone", title="Soon gone"), News(news_id="N2", title="N2 was changed")])
+    assert first.remove("gone")
+    assert first.remove("N7")
+    assert not first.remove("N7")
+    before = ids(first, history=["N1", "new"])
+    first.close()
+    second = Service(run, tmp_path, graphs)
+    second.open()
+    assert ids(second, history=["N1", "new"]) == before
+    assert {"N7", "gone"}.isdisjoint(before)
+    assert second.feed.shelf.news(second.feed.shelf.row("new")) == CUP
+    assert second.feed.shelf.news(second.feed.shelf.row("N2")).title == "N2 was changed"
+    second.close()
+
+
+def test_a_restart_encodes_nothing_again(run, tmp_path, monkeypatch):
+    first = Service(run, tmp_path)
+    first.open()
+    first.add([CUP])
+    first.close()
+    encoded = []
+    monkeypatch.setattr(Service, "_encode_again", lambda self, entries, feed: encoded.extend(entries))
+    second = Service(run, tmp_path)
+    second.open()
+    assert "new" in ids(second)
+    assert encoded == []
+    second.close()
+
+
+def test_two_services_cannot_have_one_folder(service, run, tmp_path):
+    with pytest.raises(InputError, match="another process serves from it"):
+        Service(run, tmp_path / "data")
+
+
+def test_another_run_takes_over_with_all_that_was_written(run, another_run, tmp_path, graphs):
+    link = tmp_path / "current"
+    link.symlink_to(run)
+    service = Service(link, tmp_path / "data", graphs)
+    service.open()
+    service.add([CUP])
+    service.remove("N3")
+    old = service.feed
+    link.unlink()
+    link.symlink_to(another_run)
+    reloaded = service.reload()
+    assert service.feed.fingerprint == reloaded.model != old.fingerprint
+    assert "new" in ids(service)
+    assert "N3" not in ids(service)
+    expected = service.feed.encode([(CUP.title, "", "")]).result()[0]
+    row = service.feed.shelf.row("new")
+    assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
+    assert (
+        old.recommend(Query(history=["N1", ("a text", "", "")])).model == old.fingerprint
+    )  # for those who have it
+    assert len(list((tmp_path / "data").glob("graphs-*"))) == (1 if graphs.graphs_from == 0 else 0)
+    service.close()
+
+
+def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, another_run, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(run)
+    service = Service(link, tmp_path / "data")
+    service.open()
+    fingerprints = {service.feed.fingerprint}
+    asked = Query(history=["N1", ("Late goal", "", ""), "N9"], k=3)
+    answers, written, stop, failures = [], [], threading.Event(), []
+
+    def guarded(work):
+        def loop():
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                failures.append(error)
+
+        return loop
+
+    def write():
+        news_id = f"W{len(written)}"
+        service.add([News(news_id=news_id, title=f"title {news_id}")])
+        written.append(news_id)
+
+    def ask():
+        answers.append(service.feed.recommend(asked))
+
+    threads = [threading.Thread(target=guarded(work)) for work in (ask, write)]
+    for thread in threads:
+        thread.start()
+    expected = {service.feed.fingerprint: service.feed}
+    for turn in range(4):
+        link.unlink()
+        link.symlink_to(another_run if turn % 2 == 0 else run)
+        fingerprints.add(service.reload().model)
+        expected[service.feed.fingerprint] = service.feed
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(fingerprints) == 2
+    assert {answer.model for answer in answers} == fingerprints
+    base = {f"N{number}" for number in range(1, 13)}
+    for answer in answers:
+        feed = expected[answer.model]
+        first, last = (feed.shelf.embeddings([feed.shelf.row(news_id)]) for news_id in ("N1", "N9"))
+        between = feed.encode([("Late goal", "", "")]).result()
+        user = feed._model.encode_user(np.concatenate([first, between, last]))
+        for one in answer.ranked:
+            if one.news.news_id in base:
+                row = feed.shelf.row(one.news.news_id)
+                assert one.score == pytest.approx(
+                    float(feed.shelf.embeddings([row])[0] @ user), rel=1e-3, abs=1e-4
+                )
+    assert written
+    assert all(service.feed.shelf.row(news_id) is not None for news_id in written)
+    rows = service.feed.shelf.embeddings([service.feed.shelf.row(news_id) for news_id in written])
+    again = service.feed.encode([(f"title {news_id}", "", "") for news_id in written]).result()
+    np.testing.assert_allclose(rows, again, atol=1e-4)
+    service.close()
+
+
+def test_only_one_reload_at_a_time(service, monkeypatch):
+    entered, leave = threading.Event(), threading.Event()
+    real = service_module.open_feed
+
+    def slow(*arguments):
+        entered.set()
+        leave.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(service_module, "open_feed", slow)
+    thread = threading.Thread(target=service.reload)
+    thread.start()
+    entered.wait(60)
+    with pytest.raises(Busy):
+        service.reload()
+    assert "N1" in ids(service)  # answered meanwhile
+    leave.set()
+    thread.join()
+    service.reload()
+
+
+def test_a_run_that_cannot_be_loaded_leaves_the_old_one_answering(run, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(run)
+    service = Service(link, tmp_path / "data")
+    service.open()
+    link.unlink()
+    (tmp_path / "empty").mkdir()
+    link.symlink_to(tmp_path / "empty")
+    with pytest.raises(InputError):
+        service.reload()
+    assert "N1" in ids(service)
+    link.unlink()
+    link.symlink_to(save_run(tmp_path / "third", seed=2))
+    service.reload()
+    service.close()
