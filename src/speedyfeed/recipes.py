@@ -6,7 +6,12 @@ from dataclasses import replace
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig
+
+CONVENTIONAL_SIZE = 32
+"""Clicks per batch of the conventional workflow, as Microsoft Recommenders has it."""
 
 
 def speedy_mini() -> RunConfig:
@@ -54,11 +59,100 @@ def tiny() -> RunConfig:
     )
 
 
+def plm_conventional() -> RunConfig:
+    """MiniLM trained end to end without any acceleration: the other side of Speed-Mini."""
+    return conventional(speedy_mini())
+
+
+def nrms() -> RunConfig:
+    """Self-attention over words, then over clicks (Wu et al., 2019)."""
+    return _from_words("nrms", UserConfig(name="self-attention", heads=16), temperature=0.1)
+
+
+def naml() -> RunConfig:
+    """Title, abstract, body and categories read by convolutions and weighed by attention (Wu et al., 2019)."""
+    return _from_words("naml", UserConfig(name="additive"))
+
+
+def lstur() -> RunConfig:
+    """Words and categories; a GRU over clicks that starts from what is known of the reader (An et al., 2019)."""
+    return _from_words("lstur", UserConfig(name="lstur-ini"))
+
+
+def npa() -> RunConfig:
+    """Words and clicks weighed by what each reader asks of them (Wu et al., 2019); conventional only."""
+    return conventional(_from_words("npa", UserConfig(name="npa", stranger=0.1)))
+
+
+def conventional(run: RunConfig) -> RunConfig:
+    """The same without any acceleration: an instance a click, everything padded, nothing shared or reused.
+
+    Histories are padded or cut to 100 news and every news to the longest text, as one sequence.
+    """
+    return replace(
+        run,
+        news=replace(run.news, segments=False),
+        loss=replace(run.loss, in_batch=0.0),
+        batch=replace(
+            run.batch, central=False, autoregressive=False, size=CONVENTIONAL_SIZE, mode="padded", gamma=0
+        ),
+    )
+
+
+def fast(run: RunConfig) -> RunConfig:
+    """The same with all accelerations at their defaults."""
+    usual = BatchConfig()
+    return replace(
+        run,
+        news=replace(run.news, segments=True),
+        batch=replace(
+            run.batch,
+            central=usual.central,
+            autoregressive=usual.autoregressive,
+            size=usual.size,
+            mode=usual.mode,
+            gamma=usual.gamma,
+        ),
+    )
+
+
+def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
+    """The run in the workflow of that name; as it is for none."""
+    if name is None:
+        return run
+    if name not in WORKFLOWS:
+        raise InputError(f"no workflow {name!r}: choose {' or '.join(WORKFLOWS)}")
+    return WORKFLOWS[name](run)
+
+
+def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> RunConfig:
+    """A small encoder that learns from nothing, in the fast workflow.
+
+    Four negatives a click, as Microsoft Recommenders has it. Clicks without an impression are left out: against
+    random news they teach words which news were popular, and nothing about readers.
+    """
+    return replace(
+        speedy_mini(),
+        news=NewsEncoderConfig(encoder=encoder, normalize=False),
+        user=user,
+        loss=LossConfig(no_pool_weight=0.0, temperature=temperature),
+        batch=BatchConfig(token_budget=2048, negatives=4),
+        train=TrainConfig(lr=1e-3, precision="fp32"),
+    )
+
+
+WORKFLOWS: Mapping[str, Callable[[RunConfig], RunConfig]] = {"fast": fast, "conventional": conventional}
+
 RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "speedy-mini": speedy_mini,
     "speedy-unilm": speedy_unilm,
     "speedy-half": speedy_half,
     "speedy-last": speedy_last,
+    "plm-conventional": plm_conventional,
+    "nrms": nrms,
+    "naml": naml,
+    "lstur": lstur,
+    "npa": npa,
     "zero-shot": zero_shot,
     "tiny": tiny,
 }

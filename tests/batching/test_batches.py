@@ -56,6 +56,7 @@ def contents(batch: Batch) -> list[Any]:
     arrays = (
         batch.users_B,
         batch.history_BL,
+        batch.targets_BL,
         batch.negatives_BLN,
         batch.has_pool_BL,
         batch.encode_E,
@@ -189,7 +190,7 @@ def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config):
         trained[batch.epoch] += batch.users_B.tolist()
         waiting = order[batch.epoch][batch.after.waiting].tolist()
         assert sorted(trained[batch.epoch] + waiting) == sorted(order[batch.epoch][: batch.after.cursor])
-        assert batch.after.num_users == len(trained[batch.epoch])
+        assert batch.after.num_instances == len(trained[batch.epoch])
 
 
 @few
@@ -332,3 +333,74 @@ def test_tokens_of_a_news_are_those_of_all_its_segments():
 def test_settings_that_cannot_work_are_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         BatchConfig(**wrong)
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs, size=st.integers(1, 7), autoregressive=st.booleans())
+def test_batches_of_a_fixed_size_have_a_fixed_shape_and_every_instance(log, tokens, config, size, autoregressive):
+    config = replace(config, size=size, autoregressive=autoregressive, max_clicks_per_batch=40)
+    sampler = Sampler(
+        log,
+        num_news=NUM_NEWS,
+        max_clicks=config.max_clicks,
+        negatives=config.negatives,
+        seed=config.seed,
+        autoregressive=autoregressive,
+    )
+    batcher = Batcher(sampler, tokens, config, Position(), new_stamps(NUM_NEWS))
+    for epoch in range(EPOCHS):
+        made = list(islice(batcher_of_epoch(batcher), -(-sampler.num_instances // size)))
+        assert {batch.epoch for batch in made} == {epoch}
+        assert {len(batch.users_B) for batch in made[:-1]} <= {size}
+        assert sum(len(batch.users_B) for batch in made) == sampler.num_instances
+        instances = sampler.sample(sampler.order(epoch), epoch)
+        wanted = [rows.tolist() for rows in instances.candidates]
+        if autoregressive:
+            found = [
+                [[click, *others] for click, others in zip(history, negatives, strict=True) if click]
+                for batch in made
+                for history, negatives in zip(batch.history_BL.tolist(), batch.negatives_BLN.tolist(), strict=True)
+            ]
+        else:
+            found = [
+                [*([click, *[0] * config.negatives] for click in history if click), [target, *others]]
+                for batch in made
+                for history, (target,), (others,) in zip(
+                    batch.history_BL.tolist(), batch.targets_BL.tolist(), batch.negatives_BLN.tolist(), strict=True
+                )
+            ]
+        assert found == wanted
+        assert {batch.history_BL.shape[1] for batch in made} == {config.max_clicks}
+        assert sum(batch.num_clicks for batch in made) == len(
+            instances.candidates.values if autoregressive else instances
+        )
+
+
+def batcher_of_epoch(batcher: Batcher) -> Iterator[Batch]:
+    if not hasattr(batcher, "all_batches"):
+        batcher.all_batches = iter(batcher)
+    return batcher.all_batches
+
+
+def test_padding_everywhere_counts_against_data_efficiency() -> None:
+    """Two users with two and one clicks, six tokens a news but one of three; two negatives of six."""
+    log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
+    tokens = np.array([0, 6, 6, 3, 6, *[0] * 8])
+    shared = {"token_budget": 999, "max_clicks": 4, "gamma": 0}
+
+    def batch(**settings: Any) -> Batch:
+        config = BatchConfig(**shared, **settings)
+        sampler = Sampler(
+            log, num_news=NUM_NEWS, max_clicks=4, negatives=1, seed=0, autoregressive=config.autoregressive
+        )
+        return next(iter(Batcher(sampler, tokens, config, Position(), new_stamps(NUM_NEWS))))
+
+    fast = batch()
+    assert (fast.num_tokens, fast.num_padded_tokens) == (21, 21)
+    padded = batch(mode="padded", num_buckets=1)
+    assert (padded.num_tokens, padded.num_padded_tokens) == (21, 24)
+    everywhere = batch(mode="padded", num_buckets=1, central=False)  # 4 places of clicks, 4 of negatives
+    assert (everywhere.num_tokens, everywhere.num_padded_tokens) == (6 + 6 + 3 + 3 * 6, 8 * 6)
+    fixed = batch(mode="padded", central=False, size=3, autoregressive=False)  # 3 x (4 clicks, target, negative)
+    assert (fixed.num_tokens, fixed.num_padded_tokens) == (6 + (6 + 6 + 3) + 3 * 6, 3 * 6 * 6)
+    assert 0.3 < fixed.data_efficiency < 0.4

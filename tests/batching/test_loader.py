@@ -57,7 +57,7 @@ def test_the_state_of_a_loader_that_was_not_asked_for_a_batch_is_the_beginning()
     with Loader(LOG, TOKENS, CONFIG, epochs=1) as loader:
         state = loader.state()
     assert state.stamps_V.tolist() == new_stamps(NUM_NEWS).tolist()
-    assert state.position.step == state.position.epoch == state.position.num_users == 0
+    assert state.position.step == state.position.epoch == state.position.num_instances == 0
 
 
 def test_a_state_does_not_change_while_loaders_go_on():
@@ -76,7 +76,7 @@ def test_an_epoch_ends_with_all_its_users_and_the_next_begins():
     with Loader(LOG, TOKENS, CONFIG, epochs=2) as loader:
         batches = list(loader)
         last = [batch for batch in batches if batch.epoch == 0][-1]
-        assert last.after.num_users == loader.num_users == len(LOG.clicks)
+        assert last.after.num_instances == loader.num_instances == len(LOG.clicks)
         assert batches[-1].epoch == 1
         assert [batch.step for batch in batches] == list(range(len(batches)))
         with pytest.raises(StopIteration):

@@ -84,7 +84,7 @@ def test_an_epoch_has_every_user_with_a_click_once_in_an_order_of_its_own():
     draws = sampler(log)
     first, second = draws.order(0), draws.order(1)
     assert sorted(first) == sorted(second) == [user for user in range(300) if user % 3]
-    assert len(first) == draws.num_users
+    assert len(first) == draws.num_instances
     assert first.tolist() != second.tolist()
     assert first.tolist() == sampler(log).order(0).tolist()
     assert first.tolist() != sampler(log, seed=1).order(0).tolist()
@@ -138,3 +138,33 @@ def test_a_log_with_one_news_is_refused():
 def test_a_log_without_clicks_is_refused():
     with pytest.raises(InputError, match="no click"):
         sampler(timelines([[]], [[1, 2, 3]]))
+
+
+@few
+@given(log=logs(), max_clicks=st.integers(1, 5), negatives=st.integers(1, 3), epoch=st.integers(0, 2))
+def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pass(
+    log, max_clicks, negatives, epoch
+):
+    together = sampler(log, max_clicks=max_clicks, negatives=negatives)
+    apart = Sampler(
+        log, num_news=NUM_NEWS, max_clicks=max_clicks, negatives=negatives, seed=0, autoregressive=False
+    )
+    users = np.sort(together.order(epoch))
+    all_at_once = together.sample(users, epoch)
+    keys = np.sort(apart.order(epoch))
+    assert apart.num_instances == len(keys) == len(all_at_once.candidates.values)
+    one_by_one = iter(
+        zip(*(lambda i: (i.users_U, i.candidates, i.has_pool))(apart.sample(keys, epoch)), strict=True)
+    )
+    for user, candidates, has_pool in zip(users, all_at_once.candidates, all_at_once.has_pool, strict=True):
+        clicks = log.clicks[user].tolist()
+        skipped = len(clicks) - len(candidates)
+        for place, (click, pool) in enumerate(zip(candidates.tolist(), has_pool, strict=True)):
+            whose, rows, pools = next(one_by_one)
+            assert whose == user
+            *history, target = rows.tolist()
+            assert target == click
+            assert pools.tolist() == [False] * len(history) + [pool]
+            before = clicks[: skipped + place][-max_clicks:]
+            assert history == [[news, *[0] * negatives] for news in before]
+    assert next(one_by_one, None) is None

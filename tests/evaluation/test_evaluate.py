@@ -20,7 +20,7 @@ def rng() -> np.random.Generator:
 
 def encoder(news_VD):
     """The mean of the clicks; the first news for a reader without any."""
-    return lambda histories: np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
+    return lambda histories, readers: np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
 
 
 def test_the_report_has_the_keys_that_programs_rely_on(impressions, news_VD):

@@ -17,7 +17,7 @@ class MeanOfClicks:
         self.news_VD = news_VD
         self.histories: list[list[int]] = []
 
-    def __call__(self, histories: Ragged) -> np.ndarray:
+    def __call__(self, histories: Ragged, readers: np.ndarray | None = None) -> np.ndarray:
         self.histories += [row.tolist() for row in histories]
         means = [self.news_VD[row].mean(0) if len(row) else self.news_VD[1] for row in histories]
         return np.stack(means).astype(np.float32)

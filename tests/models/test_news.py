@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from families import CONFIGS, build, random_tokens
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from contracts import NewsEncoderContract
 from speedyfeed.errors import InputError
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
@@ -30,7 +33,7 @@ def make_encoder(family: str = "bert", **settings: object) -> NewsEncoder:
     model = build(family)
     model.set_attn_implementation("bus")
     torch.manual_seed(3)
-    encoder = NewsEncoder(NewsEncoderConfig(**{"dim": 12, **settings}), model).eval()
+    encoder = NewsEncoder(NewsEncoderConfig(**{"dim": 12, **settings}), model, num_categories=2).eval()
     with torch.no_grad():
         for zero in (encoder.frequency, encoder.over_tokens.query, encoder.over_segments.query):
             zero.weight.normal_(std=0.3)
@@ -92,7 +95,7 @@ def additive(layer: torch.nn.Module, items: Tensor, mask: Tensor) -> Tensor:
     return (scores.masked_fill(~mask, -torch.inf).softmax(-1)[..., None] * items).sum(-2)
 
 
-@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"num_categories": 3}, {"dim": 0}, {"normalize": False}])
+@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"categories": True}, {"dim": 0}, {"normalize": False}])
 def test_packed_encoding_is_the_padded_appendix(settings: dict[str, object]) -> None:
     encoder, news = make_encoder(**settings), make_news()
     upstream = torch.randn(len(news), encoder.dim)
@@ -219,3 +222,40 @@ def test_embeddings_have_length_one_unless_told_otherwise() -> None:
     news = make_news([[5, 3, 4], [4], [3, 5]])
     torch.testing.assert_close(make_encoder().encode_all(news).norm(dim=1), torch.ones(3))
     assert (make_encoder(normalize=False).encode_all(news).norm(dim=1) - 1).abs().max() > 0.01
+
+
+@pytest.fixture(
+    params=[{}, {"segments": False, "categories": True}, {"categories": True}, {"bus": False}], ids=str
+)
+def encoder(request: pytest.FixtureRequest) -> NewsEncoder:
+    return make_encoder(**request.param)
+
+
+class TestEveryNewsEncoder(NewsEncoderContract):
+    pass
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("segments", [True, False])
+def test_padding_never_matters_in_any_family(family: str, segments: bool) -> None:
+    encoder, news = make_encoder(family, segments=segments, segment_length=8), make_news()
+    has_text = torch.tensor([bool(parts) for parts in NEWS])
+    plain = encoder(news)[has_text]
+    for backend in ("grouped", "dense"):
+        encoder.config = replace(encoder.config, backend=backend)
+        padded = encoder(replace(news, pad_to=0))
+        assert torch.isfinite(padded).all()
+        torch.testing.assert_close(padded[has_text], plain, rtol=1e-4, atol=1e-5)
+
+
+def test_one_sequence_is_the_stock_model_on_the_whole_news() -> None:
+    encoder, news = make_encoder(segments=False), make_news([[5, 3, 4]])
+    encoder.encoder.set_attn_implementation("eager")
+    tokens, frequencies = news.tokens_T.long(), news.frequencies_T.long()
+    embedded = encoder.encoder.get_input_embeddings()(tokens) + encoder.frequency(frequencies)
+    hidden = encoder.encoder(inputs_embeds=embedded[None]).last_hidden_state
+    pooled = additive(encoder.over_tokens, hidden, torch.ones(1, 12, dtype=torch.bool))
+    expected = torch.nn.functional.normalize(encoder.project(pooled), dim=1)
+    encoder.encoder.set_attn_implementation("bus")
+    torch.testing.assert_close(encoder(news), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder(replace(news, pad_to=20)), expected, rtol=1e-4, atol=1e-5)

@@ -71,3 +71,28 @@ def test_texts_become_segments_with_special_tokens() -> None:
     assert all(segment[0] == cls and segment[-1] == sep and len(segment) <= 5 for segment in segments)
     is_word = (news.tokens_T != cls) & (news.tokens_T != sep)
     assert torch.equal(news.frequencies_T.bool(), is_word)
+
+
+@given(news=some_news)
+def test_joined_news_are_one_segment_each(news: list[list[list[int]]]) -> None:
+    packed = pack(news)
+    joined = packed.joined()
+    assert unpack(joined) == [[list(itertools.chain(*parts))] if parts else [] for parts in news]
+    assert joined.lengths_M.tolist() == packed.lengths_M.tolist()
+
+
+@given(news=some_news, extra=st.integers(0, 3))
+def test_padded_segments_are_alike_and_hold_what_they_held(news: list[list[list[int]]], extra: int) -> None:
+    longest = max((len(part) for parts in news for part in parts), default=0)
+    packed = dataclasses.replace(pack(news), pad_to=longest + extra)
+    padded = packed.padded()
+    length, fullest = max(1, longest + extra), max(1, max(map(len, news)))
+    assert padded.is_padding_T is not None
+    hidden = padded.is_padding_T.view(-1, length)
+    for parts, found, some in zip(news, unpack(padded), hidden.split(padded.segments_M.tolist()), strict=True):
+        assert len(found) == (len(parts) or fullest)
+        for part, segment, is_padding in zip(parts or [[]] * fullest, found, some.tolist(), strict=True):
+            assert segment == part + [0] * (length - len(part))
+            assert is_padding == [False] * max(1, len(part)) + [True] * (length - max(1, len(part)))
+    assert packed.padded().padded() is not packed
+    assert pack(news).padded().is_padding_T is None

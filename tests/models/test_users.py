@@ -23,7 +23,8 @@ DIM = 12
 def build(name: str, seed: int = 0) -> nn.Module:
     """A user encoder whose start vector and scores have been learned, not left at zero."""
     torch.manual_seed(seed)
-    encoder = build_user_encoder(UserConfig(name=name, heads=3, query_width=7), dim=DIM)
+    config = UserConfig(name=name, heads=3, query_width=7, reader_width=5)
+    encoder = build_user_encoder(config, dim=DIM, readers=nn.Embedding(3, 5))
     with torch.no_grad():
         assert isinstance(encoder.start, Tensor)
         encoder.start.normal_()
@@ -41,11 +42,12 @@ class TestEveryUserEncoder(UserEncoderContract):
     pass
 
 
-def one_prefix(encoder: nn.Module, name: str, clicks: Tensor) -> Tensor:
+def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, reader: int) -> Tensor:
     """The user after these clicks (clicks, width), by the formula, one head and one click at a time."""
     items = [encoder.start, *clicks]
-    if name == "gru":
-        state = torch.zeros(DIM)
+    if name in ("gru", "lstur-ini", "lstur-con"):
+        long = encoder.long(encoder.readers.weight[reader]) if name != "gru" else torch.zeros(DIM)
+        state = long if name == "lstur-ini" else torch.zeros(DIM)
         for item in items:
             gates = zip(
                 (encoder.gru.weight_ih_l0 @ item + encoder.gru.bias_ih_l0).chunk(3),
@@ -55,14 +57,18 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor) -> Tensor:
             (reset_x, reset_h), (keep_x, keep_h), (new_x, new_h) = gates
             keep = torch.sigmoid(keep_x + keep_h)
             state = keep * state + (1 - keep) * torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
-        return state
+        return encoder.join(torch.cat([state, long])) if name == "lstur-con" else state
     if name == "self-attention":
         items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
     if name == "attentive":
         scores = [encoder.score.weight[0] @ click for click in clicks]
         return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
-    linear, _, query = encoder.score
-    scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
+    if name == "npa":
+        query = torch.relu(encoder.ask.query(encoder.ask.readers.weight[reader]))
+        scores = [query @ torch.tanh(encoder.ask.project(item)) for item in items]
+    else:
+        linear, _, query = encoder.score
+        scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
     return weighted(scores, items)
 
 
@@ -91,12 +97,12 @@ def test_all_prefixes_at_once_are_each_prefix_alone(name: str, lengths: list[int
     upstream = torch.randn(len(lengths), 6, DIM)
 
     rows = [
-        one_prefix(encoder, name, clicks[user, : min(prefix, length)])
+        one_prefix(encoder, name, clicks[user, : min(prefix, length)], user % 3)
         for user, length in enumerate(lengths)
         for prefix in range(6)
     ]
     twin = torch.stack(rows).view_as(upstream)
-    users = encoder(clicks, clicked)
+    users = encoder(clicks, clicked, torch.arange(len(lengths)) % 3)
     torch.testing.assert_close(users, twin, rtol=1e-5, atol=1e-5)
 
     inputs = [clicks, *encoder.parameters()]
@@ -105,6 +111,17 @@ def test_all_prefixes_at_once_are_each_prefix_alone(name: str, lengths: list[int
     for gradient, expected in zip(gradients, wanted, strict=True):
         expected = torch.zeros_like(gradient) if expected is None else expected
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(USER_ENCODERS))
+def test_who_the_reader_is_matters_to_those_that_ask(name: str) -> None:
+    encoder = build(name)
+    clicks, clicked = torch.randn(2, 4, DIM), torch.ones(2, 4, dtype=torch.bool)
+    strangers = encoder(clicks, clicked)
+    torch.testing.assert_close(encoder(clicks, clicked, torch.tensor([0, 0])), strangers)
+    users = encoder(clicks, clicked, torch.tensor([0, 2]))
+    torch.testing.assert_close(users[0], strangers[0])
+    assert torch.allclose(users[1], strangers[1]) != UserConfig(name=name).knows_readers
 
 
 def test_attentive_weights_by_hand() -> None:
@@ -146,6 +163,8 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
+    with pytest.raises(InputError, match=r"stranger 1.5: expected a share"):
+        UserConfig(stranger=1.5)
 
 
 @pytest.mark.parametrize("name", ["attentive", "additive"])

@@ -8,7 +8,7 @@ from transformers import BertConfig
 
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.names import load_tokenizer
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.models.users import UserConfig
@@ -43,8 +43,7 @@ def build_recommender(seed: int = 0, user: str = "attentive") -> Recommender:
         max_position_embeddings=64,
     )
     config = RecommenderConfig(news=NewsEncoderConfig(dim=16), user=UserConfig(name=user))
-    news = NewsEncoder(config.news, encoder=build_encoder(bert), tokenizer=tokenizer)
-    model = Recommender(config, news).eval()
+    model = Recommender(config, encoder=build_encoder(bert), tokenizer=tokenizer).eval()
     with torch.no_grad():
         model.user.start.normal_()
         for weight in model.news.encoder.parameters():

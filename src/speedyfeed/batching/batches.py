@@ -5,7 +5,7 @@
 Instances go to buckets by their longest news. A bucket closes when its tokens *still to be encoded* reach the
 budget: news that repeat count once and news the cache answers for count nothing, so batches grow as the cache
 warms. A cap on the places for clicks keeps them from outgrowing memory all the same. Packed batches need no
-buckets, because nothing is padded; padded ones exist for comparison.
+buckets, because nothing is padded; padded ones exist for comparison, and so do batches of a fixed size.
 
 Everything follows from the data, the config and the step: the same arguments give the same batches, on any rank,
 and a `Position` and the stamps are all it takes to go on from any batch.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from speedyfeed.batching.plan import CachePlan, Stamps
 from speedyfeed.batching.sample import Instances, Sampler
-from speedyfeed.data.store import NewsTokens
+from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array, Ragged
 
@@ -36,8 +36,14 @@ Rows = NDArray[np.int64]
 class BatchConfig:
     """How users are sampled and batched, and when the cache answers."""
 
+    central: bool = True
+    """Encode each distinct news of a batch once; off, every place of it on its own, padding included."""
+    autoregressive: bool = True
+    """Learn from all clicks of a user in one pass; off, each click is an instance of its own with its history."""
+    size: int = 0
+    """Instances per batch, always of the same shape; 0 batches dynamically, by tokens."""
     max_clicks: int = 100
-    """Clicks of a user at most: the latest."""
+    """Clicks of a user at most: the latest. Without `autoregressive`, clicks of a history at most."""
     negatives: int = 1
     """News passed over per click."""
     token_budget: int = 8192
@@ -45,7 +51,8 @@ class BatchConfig:
     max_clicks_per_batch: int = 16384
     """Places for clicks in a batch at most: its users times their longest history."""
     mode: Literal["packed", "padded"] = "packed"
-    """packed counts tokens, padded counts every news as long as the longest beside it."""
+    """packed encodes no padding; padded makes every news as long as the longest beside it, or as the longest of
+    all where the shape is fixed."""
     num_buckets: int = 2
     """Buckets by longest news, in padded mode."""
     gamma: int = 20
@@ -63,10 +70,12 @@ class BatchConfig:
         for name in ("max_clicks", "negatives", "token_budget", "num_buckets", "prefetch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.max_clicks_per_batch < self.max_clicks:
+        if self.size < 0:
+            raise InputError(f"size {self.size}: expected 0 or more")
+        if self.max_clicks_per_batch < self.max_places:
             raise InputError(
                 f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "
-                f"{self.max_clicks}, so that every user fits"
+                f"{self.max_places}, so that every user fits"
             )
         if self.gamma < 0 or not self.beta >= 0:
             raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
@@ -76,6 +85,11 @@ class BatchConfig:
             raise InputError(f"mode {self.mode}: expected packed or padded")
         if self.cache_draw not in ("step", "news"):
             raise InputError(f"cache_draw {self.cache_draw}: expected step or news")
+
+    @property
+    def max_places(self) -> int:
+        """Places for clicks an instance may take: without `autoregressive`, one more than its history."""
+        return self.max_clicks if self.autoregressive else self.max_clicks + 1
 
     @property
     def cache_plan(self) -> CachePlan:
@@ -91,13 +105,13 @@ class Position:
     """Number of the next batch."""
     epoch: int = 0
     cursor: int = 0
-    """Users of the epoch, in its order, that arrived; the next one is at this place."""
+    """Instances of the epoch, in its order, that arrived; the next one is at this place."""
     waiting: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Places of those that arrived and still wait in a bucket."""
 
     @property
-    def num_users(self) -> int:
-        """Users of the epoch that were in a batch."""
+    def num_instances(self) -> int:
+        """Instances of the epoch that were in a batch."""
         return self.cursor - len(self.waiting)
 
 
@@ -114,7 +128,10 @@ class Batch:
     """Rows of the train timelines."""
     history_BL: Ids
     """Clicks, oldest first, padded at the end."""
+    targets_BL: Ids
+    """Clicks to learn from: all of the history, or (B, 1) the click that comes after it."""
     negatives_BLN: Ids
+    """Beside each of them."""
     has_pool_BL: NDArray[np.bool]
     """Whether a click's negatives were skipped in its own impression; if not, they are any news of the period."""
     encode_E: Ids
@@ -130,8 +147,8 @@ class Batch:
 
     @property
     def num_clicks(self) -> int:
-        """Real clicks."""
-        return int(np.count_nonzero(self.history_BL))
+        """Real clicks to learn from."""
+        return int(np.count_nonzero(self.targets_BL))
 
     @property
     def data_efficiency(self) -> float:
@@ -194,6 +211,8 @@ class Batcher:
         A bucket closes with the instance that reaches the budget, or before the one that exceeds the cap. Other
         steps pass while it waits, which changes what the cache answers for; so it is looked at anew every step.
         """
+        if self._config.size:
+            return queue.rows[: self._config.size] if len(queue.rows) >= self._config.size else None
         closed: Rows | None = None
         closes_at = len(queue.instances)
         for bucket in range(len(self._edges) + 1):
@@ -219,10 +238,12 @@ class Batcher:
     def _count_tokens(self, candidates: Ragged) -> NDArray[np.int64]:
         """Tokens to be encoded at this step for the first instance, for the first two, and so on."""
         news = candidates.values.ravel()
-        places = np.arange(len(news))
-        # Of equal indices the last one assigned stays: written backwards, the first occurrence.
-        self._seen_V[news[::-1]] = places[::-1]
-        is_encoded = self._seen_V[news] == places
+        is_encoded = news != PAD_NEWS
+        if self._config.central:
+            places = np.arange(len(news))
+            # Of equal indices the last one assigned stays: written backwards, the first occurrence.
+            self._seen_V[news[::-1]] = places[::-1]
+            is_encoded &= self._seen_V[news] == places
         is_encoded[is_encoded] = ~self._plan.is_read(news[is_encoded], self._stamps_V, self._position.step)
         lengths = np.where(is_encoded, self._lengths_V[news], 0)
         if self._config.mode == "packed":
@@ -236,14 +257,33 @@ class Batcher:
         """The batch of these instances; the plan and the position move on by one step."""
         instances = queue.instances.take(rows)
         lengths = instances.candidates.lengths
-        is_click_BL = np.arange(lengths.max()) < lengths[:, None]
+        num_places = self._config.max_places if self._config.size else lengths.max()
+        is_click_BL = np.arange(num_places) < lengths[:, None]
+        history_BL = _padded(instances.candidates.values[:, 0], is_click_BL)
+        negatives_BLN = _padded(instances.candidates.values[:, 1:], is_click_BL)
+        has_pool_BL = _padded(instances.has_pool.values, is_click_BL)
+        targets_BL = history_BL
+        if not self._config.autoregressive:
+            last_B1 = lengths[:, None] - 1
+            targets_BL = np.take_along_axis(history_BL, last_B1, 1)
+            negatives_BLN = np.take_along_axis(negatives_BLN, last_B1[..., None], 1)
+            has_pool_BL = np.take_along_axis(has_pool_BL, last_B1, 1)
+            np.put_along_axis(history_BL, last_B1, PAD_NEWS, 1)
+            history_BL = history_BL[:, :-1]
         step, epoch = self._position.step, self._position.epoch
         merged_M = np.unique(instances.candidates.values)
+        merged_M = merged_M[merged_M != PAD_NEWS]
         is_read_M = self._plan.is_read(merged_M, self._stamps_V, step)
-        encode_E = merged_M[~is_read_M]
-        lengths_E = self._lengths_V[encode_E]
-        num_tokens = int(lengths_E.sum())
-        num_padded = len(lengths_E) * int(lengths_E.max(initial=0))
+        encode_E, read_R = merged_M[~is_read_M], merged_M[is_read_M]
+        encoded = encode_E
+        if not self._config.central:
+            targets = [] if self._config.autoregressive else [targets_BL.ravel()]
+            places = np.concatenate([history_BL.ravel(), *targets, negatives_BLN.ravel()])
+            encoded = places[~np.isin(places, read_R)]
+        num_tokens = num_padded = int(self._lengths_V[encoded].sum())
+        if self._config.mode == "padded":
+            longest = self._lengths_V if self._config.size else self._lengths_V[encoded]
+            num_padded = len(encoded) * int(longest.max(initial=0))
         self._stamps_V[encode_E] = step
 
         cursor = max(self._position.cursor, int(queue.places_U[rows[-1]]) + 1)
@@ -253,19 +293,20 @@ class Batcher:
             step=step,
             epoch=epoch,
             users_B=instances.users_U,
-            history_BL=_padded(instances.candidates.values[:, 0], is_click_BL),
-            negatives_BLN=_padded(instances.candidates.values[:, 1:], is_click_BL),
-            has_pool_BL=_padded(instances.has_pool.values, is_click_BL),
+            history_BL=history_BL,
+            targets_BL=targets_BL,
+            negatives_BLN=negatives_BLN,
+            has_pool_BL=has_pool_BL,
             encode_E=encode_E,
-            read_R=merged_M[is_read_M],
+            read_R=read_R,
             num_tokens=num_tokens,
-            num_padded_tokens=num_tokens if self._config.mode == "packed" else num_padded,
+            num_padded_tokens=num_padded,
             after=self._position,
         )
 
     def _place_edges(self) -> NDArray[np.float64]:
         """Longest news of each bucket but the last, so that about as many instances fall into each."""
-        if self._config.mode == "packed":
+        if self._config.mode == "packed" or self._config.size:
             return np.zeros(0)
         some = self._sampler.sample(self._sampler.order(0)[:EDGE_USERS], 0)
         return np.quantile(self._longest(some), np.arange(1, self._config.num_buckets) / self._config.num_buckets)

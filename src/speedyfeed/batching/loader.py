@@ -66,16 +66,17 @@ class Loader:
             max_clicks=config.max_clicks,
             negatives=config.negatives,
             seed=config.seed,
+            autoregressive=config.autoregressive,
         )
         if state is None:
             state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))
-        elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_users:
+        elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
             raise InputError(
                 f"the saved state is of a log with {len(state.stamps_V) - 1} news, this one has {num_news} news "
-                f"and {sampler.num_users} users; resume with the store that the run began with"
+                f"and {sampler.num_instances} instances; resume with the store that the run began with"
             )
-        self.num_users = sampler.num_users
-        """Users of an epoch."""
+        self.num_instances = sampler.num_instances
+        """Of an epoch."""
         self._position = state.position
         self._stamps_V = state.stamps_V.copy()
         batcher = Batcher(sampler, lengths_V, config, state.position, state.stamps_V.copy())

@@ -5,6 +5,12 @@
     negatives, one a click     2    1    1    4        (8 and 5 have no pool: the reader's first, [1 2])
     has_pool                   no   no  yes  yes
 
+With `autoregressive` off an instance is one click of a user with the clicks before it, as in the conventional
+workflow, and only that click has negatives:
+
+    click 3 of user 7          8    5    3
+    negatives                  0    0    1
+
 What a user gets depends on the seed, the epoch and the user alone, not on who is sampled beside them. A block of
 users costs a few vectorised passes over its clicks; nothing else of the store is read.
 """
@@ -25,14 +31,14 @@ READ_VALUES = 1 << 22  # values of a mapped array looked at in one go
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instances:
-    """Some users' clicks and negatives; every user has at least one click."""
+    """Some users' clicks and negatives; every instance has at least one click."""
 
     users_U: NDArray[np.int64]
     """Rows of the train timelines."""
     candidates: Ragged
-    """By user: a row per click, int32; column 0 is the click, the others are its negatives."""
+    """By instance: a row per click, int32; column 0 is the click, the others are its negatives."""
     has_pool: Ragged
-    """By user: whether a click's negatives were skipped in its own impression."""
+    """By instance: whether a click's negatives were skipped in its own impression."""
 
     def __len__(self) -> int:
         return len(self.users_U)
@@ -58,35 +64,60 @@ class Instances:
 class Sampler:
     """Draws the instances of an epoch."""
 
-    def __init__(self, timelines: Timelines, *, num_news: int, max_clicks: int, negatives: int, seed: int) -> None:
+    def __init__(
+        self,
+        timelines: Timelines,
+        *,
+        num_news: int,
+        max_clicks: int,
+        negatives: int,
+        seed: int,
+        autoregressive: bool = True,
+    ) -> None:
         self._timelines = timelines
         self._num_news = num_news
         self._max_clicks = max_clicks
         self._negatives = negatives
         self._seed = seed
-        self._users = np.flatnonzero(timelines.clicks.lengths)
-        if not len(self._users):
+        self._autoregressive = autoregressive
+        self._keys = np.flatnonzero(timelines.clicks.lengths)
+        if not len(self._keys):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
+        if not autoregressive:
+            lengths = np.minimum(timelines.clicks.lengths, max_clicks)
+            starts = timelines.clicks.offsets[1:] - lengths
+            self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
 
     @property
-    def num_users(self) -> int:
-        """Users with a click."""
-        return len(self._users)
+    def num_instances(self) -> int:
+        """Of an epoch: users with a click, or their clicks."""
+        return len(self._keys)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """All users with a click, shuffled anew each epoch."""
-        return generator(self._seed, Purpose.ORDER, epoch).permutation(self._users)
+        """What tells the instances of an epoch, shuffled anew: rows of users, or places of clicks in the store."""
+        return generator(self._seed, Purpose.ORDER, epoch).permutation(self._keys)
 
-    def sample(self, users: NDArray[np.int64], epoch: int) -> Instances:
-        """The instances of these users, in that order."""
+    def sample(self, keys: NDArray[np.int64], epoch: int) -> Instances:
+        """The instances that `order` told, in that order."""
         clicks = self._timelines.clicks
-        ends = clicks.offsets[users + 1]
-        lengths = np.minimum(ends - clicks.offsets[users], self._max_clicks)
+        if self._autoregressive:
+            users, ends = keys, clicks.offsets[keys + 1]
+            most = self._max_clicks
+        else:
+            users, ends = np.searchsorted(clicks.offsets, keys, side="right") - 1, keys + 1
+            most = self._max_clicks + 1  # the click itself comes on top of its history
+        lengths = np.minimum(ends - clicks.offsets[users], most)
         offsets = offsets_of(lengths)
-        # A click's place in the store: its place here, moved to where its user's latest clicks begin.
+        # A click's place in the store: its place here, moved to where its instance's clicks begin.
         places = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
         clicked = clicks.values[places]
-        negatives, has_pool = self._draw_negatives(clicked, places, np.repeat(users, lengths), epoch)
+        learned = slice(None) if self._autoregressive else offsets[1:] - 1
+        readers = np.repeat(users, lengths)
+        negatives = np.zeros((len(clicked), self._negatives), np.int32)
+        has_pool = np.zeros(len(clicked), np.bool)
+        negatives[learned], has_pool[learned] = self._draw_negatives(
+            clicked[learned], places[learned], readers[learned], epoch
+        )
         return Instances(
             users_U=users,
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),

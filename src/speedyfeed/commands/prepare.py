@@ -45,7 +45,7 @@ def print_summary(store: Store) -> None:
     print(f"logs in format {settings['format']}, tokens of {settings['plm']}")
     print(
         f"news: {read['news']:,} read, {kept['news']:,} kept, {dropped['repeated_news']:,} repeated, "
-        f"{counts['news_without_words']:,} without a word"
+        f"{counts['news_without_words']:,} without a word; a vocabulary of {counts['vocabulary']:,} words"
     )
     for split in store.splits:
         print(f"{split}: {read[split]['impressions']:,} impressions of {read[split]['users']:,} users")

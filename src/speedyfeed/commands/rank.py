@@ -20,8 +20,7 @@ from speedyfeed.data.readers import open_split
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.judge import embed, open_data, open_finished
-from speedyfeed.evaluation.ranking import score_candidates
+from speedyfeed.evaluation.judge import open_data, open_finished, score_run
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.progress import progress_bars
 
@@ -77,9 +76,8 @@ def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, A
             finished, logs, split=arguments.split, format=arguments.format, prefer=PREFER, report=report
         ) as data,
     ):
-        embedded = embed(finished.model, data, report)
         shown = data.impressions
-        scores = score_candidates(shown, embedded.news_VD, embedded.encode_users, report=report)
+        scores = score_run(finished, data, report=report)
         name = submission_name(data.store.manifest["settings"]["format"])
         write_submission(out, name, data.load_ids().to_pylist(), scores)
         return {

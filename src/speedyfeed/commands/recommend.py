@@ -20,6 +20,8 @@ class Arguments:
     """Folder of a finished run."""
     history: str = ""
     """Ids of the news the reader clicked, oldest first, joined by commas; none is a new reader."""
+    reader: str | None = None
+    """Who the reader is, for recommenders that learn about each (lstur, npa); else it makes no difference."""
     k: int = 10
     """How many to recommend."""
     json: bool = False
@@ -29,7 +31,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     model = Recommender.from_pretrained(arguments.run)
     history = [news_id for news_id in arguments.history.split(",") if news_id]
-    found = model.recommend(history, k=arguments.k)
+    found = model.recommend(history, k=arguments.k, reader=arguments.reader)
     if arguments.json:
         print(json.dumps({"recommendations": [dataclasses.asdict(one) for one in found]}))
         return

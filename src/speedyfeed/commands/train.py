@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -17,10 +17,11 @@ from tyro.conf import Positional, arg
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
+from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import recipe
+from speedyfeed.recipes import in_workflow, recipe
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig, open_run, start_run
 from speedyfeed.training.trainer import Outcome, train
@@ -34,13 +35,16 @@ class Arguments:
     """Folder of the run."""
     recipe: str = "speedy-mini"
     """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
-    zero-shot or tiny."""
+    plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
+    workflow: Literal["fast", "conventional"] | None = None
+    """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
     resume: bool = False
     """Go on with the run in RUN, with its own settings."""
     json: bool = False
     """Print how it ended as one JSON object."""
     train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
     user: UserConfig = field(default_factory=UserConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -48,14 +52,15 @@ class Arguments:
     @property
     def config(self) -> RunConfig:
         """The run they describe."""
-        return RunConfig(news=self.news, user=self.user, loss=self.loss, batch=self.batch, train=self.train)
+        return RunConfig(**{part.name: getattr(self, part.name) for part in dataclasses.fields(RunConfig)})
 
 
 def defaults(rest: Sequence[str]) -> Arguments:
-    """The options of the recipe that was typed."""
+    """The options of the recipe and the workflow that were typed."""
     words = [part for word in rest for part in word.split("=", 1)]
-    name = next((after for word, after in pairwise(words) if word == "--recipe"), "speedy-mini")
-    chosen = recipe(name)
+    typed = {word: after for word, after in pairwise(words) if word in ("--recipe", "--workflow")}
+    name = typed.get("--recipe", "speedy-mini")
+    chosen = in_workflow(recipe(name), typed.get("--workflow"))
     parts = {part.name: getattr(chosen, part.name) for part in dataclasses.fields(RunConfig)}
     return Arguments(store=tyro.MISSING, run=tyro.MISSING, recipe=name, **parts)
 
@@ -63,7 +68,7 @@ def defaults(rest: Sequence[str]) -> Arguments:
 def run(arguments: Arguments) -> None:
     store = open_store(arguments.store)
     if arguments.resume:
-        if arguments.config != recipe(arguments.recipe):
+        if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
             raise InputError("--resume goes on with the run's own settings: leave out the other options")
         folder = open_run(arguments.run)
     else:

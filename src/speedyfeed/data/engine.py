@@ -56,6 +56,10 @@ class Engine:
     def read(self, expression: ir.Table, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Compute an ordered expression and stream its rows, in order, in bounded memory."""
         self.save(expression, name)
+        yield from self.reread(name, batch_rows)
+
+    def reread(self, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+        """Stream once more what `read` or `save` computed under that name."""
         path = self.scratch / f"{name}.parquet"
         # Spark writes a folder of parts whose names sort in row order; DuckDB writes one file.
         for part in sorted(path.glob("part-*")) if path.is_dir() else [path]:

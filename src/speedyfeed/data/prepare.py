@@ -13,15 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from ibis import _
 
 from speedyfeed.data.engine import Engine, EngineConfig, open_engine
 from speedyfeed.data.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.splits import SplitCounts, write_impressions, write_timelines
-from speedyfeed.data.store import MANIFEST, STORE_VERSION, Store, file_facts, open_store, read_manifest, sha256
+from speedyfeed.data.store import (
+    MANIFEST,
+    STORE_VERSION,
+    WORDS,
+    Store,
+    file_facts,
+    open_store,
+    read_manifest,
+    sha256,
+)
 from speedyfeed.data.tables import TO_RANK, Logs
 from speedyfeed.data.text import TextConfig, TextRules, write_news
 from speedyfeed.data.tokens import Tokenizer
+from speedyfeed.data.vocabulary import build_word_tokenizer, common_words
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
 from speedyfeed.progress import Report, silent
@@ -134,7 +145,17 @@ def _build(
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
     pq.write_table(titles, folder / "news.parquet")
 
-    written = write_news(engine, texts, len(titles), folder, rules, tokenizer, report)
+    tokenizers = {"news": tokenizer}
+    vocabulary: dict[str, int] = {}
+    if is_to_learn:
+        num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
+        of_train = texts.filter(_.news <= num_train)  # they are numbered first
+        words = common_words(engine, of_train, rules.config.fields)
+        vocabulary["vocabulary"] = len(words)
+        word_tokenizer = build_word_tokenizer(words)
+        word_tokenizer.save_pretrained(folder / WORDS)
+        tokenizers[WORDS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
+    written = write_news(engine, texts, len(titles), folder, rules, tokenizers, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
     counts: dict[str, SplitCounts] = {}
@@ -158,6 +179,7 @@ def _build(
                 **{name: count.dropped for name, count in counts.items()},
             },
             "news_without_words": written.num_empty,
+            **vocabulary,
         },
     }
 

@@ -4,6 +4,7 @@
     news.parquet              news_id, category, subcategory, title; row i is news i + 1
     words.parquet             word, num_news: document frequencies (only when refined)
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
+    words/                    the same with words for tokens, and their tokenizer (in a store to learn from)
     train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools
     dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
 
@@ -29,6 +30,7 @@ from speedyfeed.ragged import Ragged, open_array, open_ragged
 STORE_VERSION = 2
 PAD_NEWS = 0
 MANIFEST = "manifest.json"
+WORDS = "words"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +92,21 @@ class Store:
 
     @cached_property
     def news(self) -> NewsTokens:
-        """Tokens of all news."""
+        """All news as tokens of a language model."""
         return open_news(self.path / "news")
+
+    @cached_property
+    def words(self) -> NewsTokens:
+        """All news as words of the store's own vocabulary; its tokenizer lies beside them."""
+        return open_news(self.path / WORDS)
+
+    @property
+    def vocabulary(self) -> str:
+        """Checksum of the words' tokenizer."""
+        facts = self.manifest["files"].get(f"{WORDS}/tokenizer.json")
+        if facts is None:
+            raise InputError(f"{self.path}: has no news as words; prepare the log again")
+        return str(facts["sha256"])
 
     @cached_property
     def train(self) -> Timelines:

@@ -29,6 +29,9 @@ NEWS = pa.schema(
     ]
 )
 
+FIELDS = ("title", "abstract", "body")
+"""Those of them that are text."""
+
 IMPRESSIONS = pa.schema(
     [
         pa.field("impression_id", pa.string(), nullable=False),

@@ -4,7 +4,7 @@ A store makes the rules and a run inherits them. Later news, a whole log or one 
 rules and so look to its model as its own news did.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,12 @@ import ibis.expr.types as ir
 
 from speedyfeed.data import refine
 from speedyfeed.data.engine import Engine
-from speedyfeed.data.tokens import Tokenizer, segments_of_heads, segments_of_words, write_segments
+from speedyfeed.data.tables import FIELDS
+from speedyfeed.data.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.errors import InputError
 from speedyfeed.progress import Report, counted, silent
 
-FIELDS = ("title", "abstract", "body")
+CHOSEN = "chosen-texts"  # their name in the engine's scratch folder
 SEGMENT_WORDS = 32  # the paper's; what does not fit into the segment's tokens is cut by rank
 
 
@@ -72,7 +73,7 @@ class WrittenNews:
     """What is to be said of news that were written."""
 
     num_empty: int
-    """News without a word."""
+    """News without a word, to the first tokenizer."""
     statistics: dict[str, Any]
     """What treats later news alike, beside the settings and `words.parquet`."""
 
@@ -83,19 +84,19 @@ def write_news(
     num_news: int,
     folder: Path,
     rules: TextRules,
-    tokenizer: Tokenizer,
+    tokenizers: Mapping[str, Tokenizer],
     report: Report = silent,
 ) -> WrittenNews:
-    """The tokens of all news below `folder`; `texts` has the number of each news and a column per field.
+    """The tokens of all news below `folder`, one folder for each tokenizer, by its name.
+
+    `texts` has the number of each news and a column per field.
 
     Where the rules bring no word statistics, those of these texts are kept as `words.parquet`.
     """
     config = rules.config
     statistics: dict[str, Any] = {}
     if config.refine == "none":
-        rows = engine.read(texts.order_by("news").select("news", *config.fields), "heads", batch_rows=1 << 13)
-        batches = counted(rows, report, "tokenize", num_news)
-        segments = segments_of_heads(batches, tokenizer, fields=config.fields, parts=config.parts)
+        engine.save(texts.order_by("news").select("news", *config.fields), CHOSEN)
     else:
         report("count words", 0, 0)
         counts = refine.count_words(engine, texts, config.fields)
@@ -105,9 +106,22 @@ def write_news(
         statistics = {"num_news": words.num_news, "mean_words": list(words.mean_words)}
         report("choose words", 0, 0)
         limits = [SEGMENT_WORDS * part for part in config.parts]
-        best = refine.top_words(engine, counts, words, limits).order_by("news", "field", "first")
-        batches = counted(engine.read(best, "words"), report, "tokenize")
-        segments = segments_of_words(batches, tokenizer, segment_words=SEGMENT_WORDS)
-    (folder / "news").mkdir()
-    num_empty = write_segments(folder / "news", segments, tokenizer, num_news)
-    return WrittenNews(num_empty=num_empty, statistics=statistics)
+        best = refine.top_words(engine, counts, words, limits)
+        engine.save(best.order_by("news", "field", "first"), CHOSEN)
+    num_empty = []
+    for name, tokenizer in tokenizers.items():
+        (folder / name).mkdir(exist_ok=True)
+        segments = _segments(engine, config, tokenizer, num_news, report)
+        num_empty.append(write_segments(folder / name, segments, tokenizer, num_news))
+    return WrittenNews(num_empty=num_empty[0], statistics=statistics)
+
+
+def _segments(
+    engine: Engine, config: TextConfig, tokenizer: Tokenizer, num_news: int, report: Report
+) -> Iterator[Segments]:
+    """All news in order, from what was chosen of their texts."""
+    if config.refine == "none":
+        heads = counted(engine.reread(CHOSEN, batch_rows=1 << 13), report, "tokenize", num_news)
+        return segments_of_heads(heads, tokenizer, fields=config.fields, parts=config.parts)
+    words = counted(engine.reread(CHOSEN), report, "tokenize")
+    return segments_of_words(words, tokenizer, segment_words=SEGMENT_WORDS)

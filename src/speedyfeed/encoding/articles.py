@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,8 @@ import torch
 
 from speedyfeed.data.engine import EngineConfig, open_engine
 from speedyfeed.data.store import open_news
-from speedyfeed.data.text import FIELDS, TextRules, write_news
+from speedyfeed.data.tables import FIELDS
+from speedyfeed.data.text import TextRules, write_news
 from speedyfeed.data.tokens import Tokenizer
 from speedyfeed.encoding.tokens import packed
 from speedyfeed.errors import InputError
@@ -32,7 +34,7 @@ WORDS = "words.parquet"
 class Articles:
     """Packs articles by the rules of a store; an `ArticlePacker`."""
 
-    def __init__(self, text: dict[str, dict[str, object]], *, words: Path, plm: str) -> None:
+    def __init__(self, text: dict[str, Any], *, words: Path, plm: str) -> None:
         """From the `settings` and `statistics` of a manifest, its `words.parquet`, and where the tokenizer is."""
         self.text = text
         self.rules = TextRules.of(text, words=words, plm=plm)
@@ -48,8 +50,8 @@ class Articles:
             pq.write_table(table, folder / "texts.parquet")
             with open_engine(EngineConfig(memory=1, threads=1), folder) as engine:
                 texts = engine.open(folder / "texts.parquet")
-                write_news(engine, texts, len(rows), folder, self.rules, self._tokenizer)
-            news = packed(open_news(folder / "news"))
+                write_news(engine, texts, len(rows), folder, self.rules, {"news": self._tokenizer})
+            news = packed(open_news(folder / "news"), self.rules.config.fields)
             # They are in no store: an encoder that keeps something per news must not take them for its own.
             return replace(news.select(torch.arange(1, len(rows) + 1)), ids_M=None)
 

@@ -1,4 +1,4 @@
-"""Histories of many readers to user embeddings, given the embeddings of all news."""
+"""Histories of many readers to user embeddings: all at once, or reader by reader where news are personal."""
 
 from collections.abc import Callable
 
@@ -7,19 +7,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
+from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.ragged import Ragged
 
 READERS_AT_ONCE = 256
 
+Rows = NDArray[np.float32]
 
-def history_encoder(model: Recommender, news_VD: Tensor) -> Callable[[Ragged], NDArray[np.float32]]:
-    """A function from histories (rows of `news_VD`, oldest first, maybe empty) to one embedding each.
 
-    Readers of like length are encoded together, so that little is padded.
+def history_encoder(
+    model: Recommender, news_VD: Tensor, numbers: NDArray[np.int64] | None = None
+) -> Callable[[Ragged, NDArray[np.int64]], Rows]:
+    """A function from histories (rows of `news_VD`, oldest first, maybe empty) and their readers to embeddings.
+
+    `numbers` are the model's own numbers of the readers; without them all are strangers. Readers of like length
+    are encoded together, so that little is padded.
     """
 
-    def encode(histories: Ragged) -> NDArray[np.float32]:
+    def encode(histories: Ragged, readers: NDArray[np.int64]) -> Rows:
         users = np.zeros((len(histories), news_VD.size(1)), np.float32)
         order = np.argsort(histories.lengths, kind="stable")
         for start in range(0, len(order), READERS_AT_ONCE):
@@ -29,8 +36,27 @@ def history_encoder(model: Recommender, news_VD: Tensor) -> Callable[[Ragged], N
             ids_BL = np.zeros(clicked_BL.shape, np.int64)
             ids_BL[clicked_BL] = some.values
             users[rows] = model.encode_users(
-                news_VD[torch.from_numpy(ids_BL)], torch.from_numpy(clicked_BL)
+                news_VD[torch.from_numpy(ids_BL)],
+                torch.from_numpy(clicked_BL),
+                None if numbers is None else torch.from_numpy(numbers[readers[rows]]),
             ).numpy()
         return users
+
+    return encode
+
+
+def reader_encoder(
+    model: Recommender, news: PackedNews, numbers: NDArray[np.int64]
+) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
+    """A function from a reader and a history (rows of `news`) to all news and the user as the reader sees them."""
+    assert isinstance(model.news, WordNewsEncoder)
+    news_for = model.news.for_readers(news)
+
+    def encode(reader: int, history: NDArray[np.integer]) -> tuple[Rows, Rows]:
+        number = int(numbers[reader])
+        news_VD = news_for(number)
+        clicks_1LD = news_VD[torch.from_numpy(np.asarray(history, np.int64))][None]
+        user_1D = model.encode_users(clicks_1LD, readers_B=torch.tensor([number]))
+        return news_VD.numpy(), user_1D[0].numpy()
 
     return encode

@@ -17,6 +17,7 @@ from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
 from speedyfeed.evaluation.index import BuildIndex, Embeddings, HnswIndex
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
+from speedyfeed.evaluation.personal import EncodeReader, score_and_retrieve_personally
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.ragged import Ragged
 
@@ -98,6 +99,36 @@ def evaluate(
     if pools is None:
         pools = np.zeros(len(impressions.readers), np.int64)
     scores, retrieved = score_and_retrieve(impressions, news_VD, encode_users, build_index, pools, report=report)
+    return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
+
+
+def evaluate_personally(
+    impressions: Impressions,
+    encode_reader: EncodeReader,
+    rng: np.random.Generator,
+    *,
+    seen: NDArray[np.bool_] | None = None,
+    pools: NDArray[np.integer] | None = None,
+    resamples: int = RESAMPLES,
+    report: progress.Report = progress.silent,
+) -> Report:
+    """The same where every reader has embeddings of their own: all candidates of a pool are searched exactly."""
+    if pools is None:
+        pools = np.zeros(len(impressions.readers), np.int64)
+    scores, retrieved = score_and_retrieve_personally(impressions, encode_reader, pools, report=report)
+    return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
+
+
+def summarise(
+    impressions: Impressions,
+    scores: Ragged,
+    retrieved: Retrieved,
+    rng: np.random.Generator,
+    *,
+    seen: NDArray[np.bool_] | None,
+    resamples: int,
+) -> Report:
+    """The report of scores and of what was found, wherever they come from."""
     everything = _measure(scores, retrieved.found, impressions.labels)
     groups = {
         name: _summarise(measured, rng, resamples)

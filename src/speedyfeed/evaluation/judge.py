@@ -1,6 +1,6 @@
 """A run and data it is to be judged on: opened or prepared on the fly, encoded, ranked.
 
-    STORE or LOGS --open_data--> a split with the run's tokens --embed--> embeddings --> evaluate | rank | compare
+    STORE or LOGS --open_data--> a split with the run's tokens --> embeddings --> evaluate | rank | compare
 
 Raw logs are prepared by the rules of the run's own store into a temporary folder, so that the model meets every
 text as it would have in training. Only the news that the split needs are encoded.
@@ -26,18 +26,22 @@ from speedyfeed.data.prepare import prepare_split
 from speedyfeed.data.store import MANIFEST, Impressions, Store, open_store
 from speedyfeed.data.tables import TO_RANK, choose_split
 from speedyfeed.encoding.articles import Articles
-from speedyfeed.encoding.histories import history_encoder
+from speedyfeed.encoding.histories import history_encoder, reader_encoder
+from speedyfeed.encoding.known import reader_numbers
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import Report, evaluate, seen_in_training
+from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_personally, seen_in_training
 from speedyfeed.evaluation.index import BuildIndex, Embeddings, ExactIndex, HnswIndex, kept_in
-from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest
+from speedyfeed.evaluation.personal import EncodeReader, score_and_retrieve_personally
+from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest, score_candidates
 from speedyfeed.folders import new_file
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
+from speedyfeed.ragged import Ragged
 from speedyfeed.training.run import RUN, RunFolder, fingerprint, open_run
 
 SEED = 0  # of the bootstrap: the same figures have the same intervals
-_SAME_TEXT = ("tokenizer", "refine", "fields", "segment_tokens", "body_segments")
+_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +60,8 @@ class Data:
 
     store: Store
     split: str
+    words: bool
+    """Whether the run reads the words of the store, not its tokens."""
 
     @property
     def impressions(self) -> Impressions:
@@ -64,15 +70,6 @@ class Data:
     def load_ids(self) -> pa.ChunkedArray:
         """The id of each impression, in the order of the log."""
         return self.store.load_impressions(self.split)["impression_id"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Embedded:
-    """A model's view of a split."""
-
-    news_VD: Embeddings
-    """Rows of news the split does not need are zero."""
-    encode_users: EncodeUsers
 
 
 def open_finished(path: Path) -> FinishedRun:
@@ -107,7 +104,7 @@ def open_data(
             rules = finished.articles.rules
             place = Path(folder) / "store"
             store = prepare_split(path, place, rules, split=split, format=format, prefer=prefer, report=report)
-            yield Data(store=store, split=store.splits[-1])
+            yield Data(store=store, split=store.splits[-1], words=False)  # its tokens are the run's, words or not
         return
     if path is None:
         own = _own_store(finished.path)
@@ -119,18 +116,11 @@ def open_data(
     else:
         store = open_store(path)
         _require_same_text(finished, store)
-    yield Data(store=store, split=choose_split(store.path, store.splits, split, prefer=prefer))
-
-
-def embed(model: Recommender, data: Data, report: progress.Report = progress.silent) -> Embedded:
-    """Encode each news of the split once, and make a function of its histories."""
-    shown = data.impressions
-    clicked = latest(shown.histories, LATEST_CLICKS).values
-    needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
-    news = replace(open_packed(data.store), ids_M=None)  # numbers of this store, not of the run's
-    news_VD = torch.zeros(len(news), model.news.dim)
-    news_VD[needed] = model.news.encode_all(news.select(needed), report=report)
-    return Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD))
+    yield Data(
+        store=store,
+        split=choose_split(store.path, store.splits, split, prefer=prefer),
+        words=finished.model.news.reads_words,
+    )
 
 
 def judge_run(
@@ -141,8 +131,17 @@ def judge_run(
     exact: bool = False,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Rank and retrieve every impression of the data, clicks looked for among the news of the split or the day."""
-    embedded = embed(finished.model, data, report)
+    """Rank and retrieve every impression of the data, clicks looked for among the news of the split or the day.
+
+    Where every reader has embeddings of their own, search is exact whatever is asked for.
+    """
+    rng = np.random.default_rng(SEED)
+    seen = _seen(finished.path, data.store)
+    pools = _days(data) if pool == "day" else None
+    if finished.model.news.is_personal:
+        encode_reader = _encode_reader(finished.model, data)
+        return evaluate_personally(data.impressions, encode_reader, rng, seen=seen, pools=pools, report=report)
+    embedded = _embed(finished.model, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():
         build_index = kept_in(finished.path / "index")
@@ -150,12 +149,22 @@ def judge_run(
         data.impressions,
         embedded.news_VD,
         embedded.encode_users,
-        np.random.default_rng(SEED),
-        seen=_seen(finished.path, data.store),
-        pools=_days(data) if pool == "day" else None,
+        rng,
+        seen=seen,
+        pools=pools,
         build_index=build_index,
         report=report,
     )
+
+
+def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = progress.silent) -> Ragged:
+    """Score every candidate of the data."""
+    if finished.model.news.is_personal:
+        encode_reader = _encode_reader(finished.model, data)
+        one_pool = np.zeros(len(data.impressions.readers), np.int64)
+        return score_and_retrieve_personally(data.impressions, encode_reader, one_pool, report=report)[0]
+    embedded = _embed(finished.model, data, report)
+    return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 
 
 def write_per_impression(path: Path, data: Data, report: Report) -> None:
@@ -172,6 +181,37 @@ def write_per_impression(path: Path, data: Data, report: Report) -> None:
     )
     with new_file(path) as partial:
         pq.write_table(table, partial)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Embedded:
+    """A model's view of a split."""
+
+    news_VD: Embeddings
+    """Rows of news the split does not need are zero."""
+    encode_users: EncodeUsers
+
+
+def _embed(model: Recommender, data: Data, report: progress.Report) -> _Embedded:
+    """Encode each news of the split once, and make a function of its histories."""
+    shown = data.impressions
+    clicked = latest(shown.histories, LATEST_CLICKS).values
+    needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
+    news = _open_news(model, data)
+    news_VD = torch.zeros(len(news), model.news.dim)
+    news_VD[needed] = model.news.encode_all(news.select(needed), report=report)
+    readers = reader_numbers(data.store, data.split, model.known)
+    return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, readers))
+
+
+def _encode_reader(model: Recommender, data: Data) -> EncodeReader:
+    readers = reader_numbers(data.store, data.split, model.known)
+    return reader_encoder(model, _open_news(model, data), readers)
+
+
+def _open_news(model: Recommender, data: Data) -> PackedNews:
+    news = open_packed(data.store, words=data.words, known=model.known)
+    return replace(news, ids_M=None)  # numbers of this store, not of the run's
 
 
 def _own_store(path: Path) -> Store | None:
@@ -205,6 +245,13 @@ def _require_same_text(finished: FinishedRun, store: Store) -> None:
     """A store whose tokens mean something else would give figures that mean nothing."""
     remedy = "give the logs themselves, which are then prepared with the run's settings"
     known, found = finished.articles.text, store.manifest
+    if finished.model.news.reads_words:
+        if known["vocabulary"] != store.vocabulary:
+            raise InputError(
+                f"{store.path}: its words are numbered otherwise than those the run was trained with; {remedy}"
+            )
+    elif known["settings"]["tokenizer"] != found["settings"]["tokenizer"]:
+        raise InputError(f"{store.path}: holds tokens of another encoder than the run was trained with; {remedy}")
     for name in _SAME_TEXT:
         if known["settings"][name] != found["settings"][name]:
             raise InputError(

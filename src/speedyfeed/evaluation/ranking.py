@@ -21,8 +21,11 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 from speedyfeed.ragged import Ragged, offsets_of
 
-EncodeUsers = Callable[[Ragged], Embeddings]
-"""Histories (news by reader, oldest first, may be empty) to user embeddings, one row each."""
+EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
+"""Histories (news by reader, oldest first, may be empty) and whose they are, to user embeddings, one row each.
+
+Readers are told by their row in `Impressions.histories`.
+"""
 
 LATEST_CLICKS = 100
 RETRIEVED = 200
@@ -158,7 +161,7 @@ def _visit(
         starts = impressions.candidates.offsets[rows[first:end]]
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
-            users_BD=encode_users(latest(histories, latest_clicks)),
+            users_BD=encode_users(latest(histories, latest_clicks), readers[start : start + _READERS]),
             places=_ranges(starts, lengths),
             user_of=np.repeat(reader_of[first:end] - start, lengths),
         )

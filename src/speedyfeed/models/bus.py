@@ -78,6 +78,8 @@ class Layout:
     groups: tuple[Group, ...]
     backend: str
     varlen: Varlen | None
+    is_padding_T: Tensor | None = None
+    """Packed position -> whether no token looks at it; first tokens are never padding. None: no padding at all."""
 
 
 def build_layout(
@@ -87,11 +89,12 @@ def build_layout(
     bus: bool = True,
     backend: str = "auto",
     device: torch.device | str = "cpu",
+    is_padding_T: Tensor | None = None,
 ) -> Layout:
     """The layout of news with `segments_M` segments each, of `lengths_K` tokens; both in host memory.
 
     Built once per batch in a few vector operations, then used by every layer. Without `bus` every segment is
-    encoded on its own.
+    encoded on its own. `is_padding_T` is for comparison only: what fixed shapes cost.
     """
     device = torch.device(device)
     backend = _choose(backend, device)
@@ -130,6 +133,7 @@ def build_layout(
         groups=groups,
         backend=backend,
         varlen=_build_varlen(lengths, others, bus_index, device) if backend == "varlen" else None,
+        is_padding_T=None if is_padding_T is None else is_padding_T[order_T].to(device, non_blocking=True),
     )
 
 
@@ -162,7 +166,12 @@ def bus_attention(
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
     if layout.backend == "dense":
         out = _dense(q, k, v, layout, scoring)
-    elif layout.varlen is not None and scoring.is_plain and query.dtype in VARLEN_DTYPES:
+    elif (
+        layout.varlen is not None
+        and layout.is_padding_T is None
+        and scoring.is_plain
+        and query.dtype in VARLEN_DTYPES
+    ):
         out = _varlen(q, k, v, layout.varlen, scoring)
     else:
         out = _grouped(q, k, v, layout, scoring)
@@ -191,6 +200,8 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: S
     over_bus = (news_T[:, None] == news_T) & (position_T == 0) & ~own & layout.has_bus
     near = own if scoring.window is None else own & ((position_T[:, None] - position_T).abs() < scoring.window)
     scores = torch.einsum("iah,jah->aij", query, key) * scoring.scaling
+    if layout.is_padding_T is not None:
+        scores = scores.masked_fill(layout.is_padding_T, _hidden(scores))
     if scoring.bias is not None:
         scores = scores + _dense_bias(scoring.bias, own, over_bus)
     weights = scores.masked_fill(~(near | over_bus), -math.inf).softmax(-1)
@@ -219,10 +230,11 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring:
         value.split(own),
         key.index_select(0, layout.bus_index).split(seen),
         value.index_select(0, layout.bus_index).split(seen),
+        [None] * len(own) if layout.is_padding_T is None else layout.is_padding_T.split(own),
         strict=True,
     )
     out = []
-    for group, q, k, v, bus_k, bus_v in parts:
+    for group, q, k, v, bus_k, bus_v, is_padding in parts:
         segments = (group.num_segments, -1, *q.shape[1:])
         q, k, v = q.view(segments), k.view(segments), v.view(segments)
         if group.others:
@@ -232,7 +244,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring:
             q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=_group_mask(group, q, scoring),
+            attn_mask=_group_mask(group, q, scoring, is_padding),
             dropout_p=scoring.dropout,
             scale=scoring.scaling,
         )
@@ -240,8 +252,8 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring:
     return torch.cat(out)
 
 
-def _group_mask(group: Group, query: Tensor, scoring: Scoring) -> Tensor | None:
-    """What is added to a group's scores, shared by its segments."""
+def _group_mask(group: Group, query: Tensor, scoring: Scoring, is_padding: Tensor | None) -> Tensor | None:
+    """What is added to a group's scores, shared by its segments unless some of their tokens are padding."""
     mask = None if scoring.bias is None else scoring.bias(group.length, group.others).to(query.dtype)
     if scoring.window is not None and scoring.window < group.length:
         position = torch.arange(group.length, device=query.device)
@@ -249,7 +261,16 @@ def _group_mask(group: Group, query: Tensor, scoring: Scoring) -> Tensor | None:
         is_far = (position[:, None] - position).abs() >= scoring.window
         far[:, : group.length].masked_fill_(is_far, -math.inf)
         mask = far if mask is None else mask + far
+    if is_padding is not None:
+        hidden = query.new_zeros(group.num_segments, 1, 1, group.length + group.others)
+        hidden[..., : group.length].masked_fill_(is_padding.view(group.num_segments, 1, 1, -1), _hidden(query))
+        mask = hidden if mask is None else mask + hidden
     return mask
+
+
+def _hidden(like: Tensor) -> float:
+    """The score of padding: no weight beside any token, and still a number where a window shows nothing else."""
+    return torch.finfo(like.dtype).min / 2
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scoring: Scoring) -> Tensor:

@@ -1,9 +1,10 @@
 """News a recommender can recommend: their ids, titles and embeddings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.packed import PackedNews
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +23,11 @@ class Catalogue:
     titles: Sequence[str]
     categories: Sequence[str]
     embeddings_VD: Tensor
-    """In host memory."""
+    """In host memory; of width 0 where `texts` stand for them."""
     num_clicks: Sequence[int] | None = None
     """In the log it was trained on; None: not known."""
+    texts: PackedNews | None = None
+    """The news themselves, where every reader gets other embeddings of them."""
 
     def __post_init__(self) -> None:
         assert len(self.news_ids) == len(self.titles) == len(self.categories) == len(self.embeddings_VD)
@@ -46,20 +50,33 @@ class Catalogue:
         if self.num_clicks is not None:
             columns["num_clicks"] = self.num_clicks
         pq.write_table(pa.table(columns), folder / "news.parquet")
-        save_file({"embeddings": self.embeddings_VD.contiguous()}, folder / "news.safetensors")
+        texts = {f"texts.{name}": column for name, column in _columns(self.texts).items()}
+        save_file({"embeddings": self.embeddings_VD.contiguous(), **texts}, folder / "news.safetensors")
 
 
 def load_catalogue(folder: Path) -> Catalogue:
     """What `Catalogue.save` wrote."""
     try:
         table = pq.read_table(folder / "news.parquet")
-        embeddings_VD = load_file(folder / "news.safetensors")["embeddings"]
+        tensors = load_file(folder / "news.safetensors")
     except FileNotFoundError as error:
         raise InputError(f"{folder}: has no news embeddings yet; let the training finish") from error
     return Catalogue(
         news_ids=table["news_id"].to_pylist(),
         titles=table["title"].to_pylist(),
         categories=table["category"].to_pylist(),
-        embeddings_VD=embeddings_VD,
+        embeddings_VD=tensors.pop("embeddings"),
         num_clicks=table["num_clicks"].to_pylist() if "num_clicks" in table.column_names else None,
+        texts=_texts({name.removeprefix("texts."): column for name, column in tensors.items()}),
     )
+
+
+def _texts(columns: dict[str, Any]) -> PackedNews | None:
+    return PackedNews(**columns) if columns else None
+
+
+def _columns(news: PackedNews | None) -> dict[str, Tensor]:
+    if news is None:
+        return {}
+    columns = {field.name: getattr(news, field.name) for field in fields(news)}
+    return {name: column.contiguous() for name, column in columns.items() if isinstance(column, Tensor)}

@@ -124,7 +124,14 @@ class FrozenBelow:
 
     def _run_bottom(self, news: PackedNews, first_position: int) -> Tensor:
         device = self._model.device
-        layout = build_layout(news.lengths_K, news.segments_M, bus=self._bus, backend=self._backend, device=device)
+        layout = build_layout(
+            news.lengths_K,
+            news.segments_M,
+            bus=self._bus,
+            backend=self._backend,
+            device=device,
+            is_padding_T=news.is_padding_T,
+        )
         hidden = self._bottom(
             input_ids=news.tokens_T.to(device).long()[layout.order_T][None],
             position_ids=layout.position_T[None] + first_position,

@@ -20,9 +20,14 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(query_width, 1, bias=False)
         nn.init.zeros_(self.query.weight)
 
-    def forward(self, items: Tensor, owners: Tensor, num_owners: int) -> Tensor:
-        """(items, width), the owner of each item, the number of owners -> (owners, width)."""
+    def forward(self, items: Tensor, owners: Tensor, num_owners: int, is_padding: Tensor | None = None) -> Tensor:
+        """(items, width), the owner of each item, the number of owners -> (owners, width).
+
+        Items that are padding weigh nothing; no owner may have only such.
+        """
         scores = self.query(self.project(items).tanh()).squeeze(-1).float()
+        if is_padding is not None:
+            scores = scores.masked_fill(is_padding, -math.inf)
         weights = ragged_softmax(scores, owners, num_owners)
         weighted = items.float() * weights[:, None]
         return weighted.new_zeros(num_owners, items.size(1)).index_add(0, owners, weighted)

@@ -6,25 +6,24 @@ Nothing is padded on the way. The two attentions are those of the paper's append
 embedded and added to its tokens. It starts at zero: before training, refined text is encoded as plain text.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.base import NewsModule, by_length
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
+from speedyfeed.models.known import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.names import load_tokenizer, parse_encoder
-from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder, max_length
-from speedyfeed.progress import Report, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -37,7 +36,8 @@ class NewsEncoderConfig:
     """What turns text into an embedding."""
 
     encoder: str = "minilm"
-    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME."""
+    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME. Or one that starts from
+    words: nrms, naml, lstur or npa; to them only this and dim apply, and those under words."""
     dim: int = 256
     """Width of a news embedding; 0 keeps the encoder's."""
     normalize: bool = True
@@ -46,8 +46,10 @@ class NewsEncoderConfig:
     """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
     segment_length: int = 32
     """Longest segment of plain texts, in tokens."""
-    num_categories: int = 0
-    """Categories to embed and attend to beside the segments; 0 uses none."""
+    segments: bool = True
+    """Encode title, abstract and body as segments (BusLM); off, as one sequence, quadratic in its length."""
+    categories: bool = False
+    """Attend to the news' category too, as one more segment."""
     train_layers: int = 0
     """Train only the last so many layers of the encoder; 0 trains all."""
     frozen_gigabytes: float = 4.0
@@ -62,7 +64,7 @@ class NewsEncoderConfig:
     """Attention backend: auto, dense, grouped or varlen."""
 
 
-class NewsEncoder(nn.Module):
+class NewsEncoder(NewsModule):
     """Packed news in, one embedding each out."""
 
     def __init__(
@@ -70,14 +72,14 @@ class NewsEncoder(nn.Module):
         config: NewsEncoderConfig,
         encoder: PreTrainedModel | None = None,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
+        *,
+        num_categories: int = 0,
     ) -> None:
         """Loads the encoder that `config` names, unless one is given (a saved run brings its own)."""
         super().__init__()
         self.config = config
         self.encoder = encoder or load_encoder(config.encoder, attention_dropout=config.attention_dropout)
         self._tokenizer = tokenizer
-        self.packer: ArticlePacker | None = None
-        """How its news were prepared, where it was trained on some."""
         if config.segment_length > max_length(self.encoder):
             raise InputError(
                 f"segments of {config.segment_length} tokens are too long for encoder {config.encoder!r}, "
@@ -92,9 +94,14 @@ class NewsEncoder(nn.Module):
         nn.init.zeros_(self.frequency.weight)
         self.over_tokens = AdditiveAttention(width)
         self.over_segments = AdditiveAttention(width)
-        self.category = nn.Embedding(config.num_categories, width) if config.num_categories else None
+        self.category = nn.Embedding(1 + num_categories, width) if config.categories else None
         self.project = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
+        self.segment_length = config.segment_length
+        self.num_tokens = self.encoder.config.vocab_size
+        self.max_tokens = max_length(self.encoder)
+        self.joins = not config.segments
+        self.reads_categories = config.categories
         self._frozen = self._freeze(width)
 
     def forward(self, news: PackedNews) -> Tensor:
@@ -104,25 +111,16 @@ class NewsEncoder(nn.Module):
 
     def _pool(self, news: PackedNews) -> Tensor:
         """news_MH, of the encoder's width."""
+        news = (news.joined() if self.joins else news).padded()
         segments_KH, owners_K = self._encode_segments(news)
         if self.category is not None:
-            assert news.categories_M is not None, "this encoder attends to categories: give the news theirs"
-            categories_M = news.categories_M.to(segments_KH.device).long()
+            unknown_M = torch.full((len(news),), UNKNOWN)  # nobody says what a raw article is
+            categories_M = unknown_M if news.categories_M is None else news.categories_M
+            categories_M = categories_M.to(segments_KH.device).long()
             segments_KH = torch.cat([segments_KH, self.category(categories_M)])
             owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
         news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
         return news_MH
-
-    def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body.
-
-        A trained encoder prepares them as it met its news in training: refined, where those were.
-        """
-        if self.packer is None:
-            news = pack_texts(texts, self.tokenizer, self.config.segment_length)
-        else:
-            news = self.packer(texts)
-        return self.encode_all(news, report=report).numpy()
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -131,19 +129,14 @@ class NewsEncoder(nn.Module):
             self._tokenizer = load_tokenizer(self.config.encoder)
         return self._tokenizer
 
-    @torch.no_grad()
-    def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
-        """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
-        was_training = self.training
-        self.train(False)
-        out = torch.empty(len(news), self.dim)
-        done = 0
-        for rows in _by_length(news.lengths_M, tokens_per_batch):
-            out[rows] = self(news.select(rows)).float().cpu()
-            done += len(rows)
-            report("encoding news", done, len(news))
-        self.train(was_training)
-        return out
+    def pretrained(self) -> Iterator[nn.Parameter]:
+        """Those of the language model."""
+        return self.encoder.parameters()
+
+    def save(self, folder: Path) -> None:
+        """The encoder's configuration and its tokenizer."""
+        self.encoder.config.save_pretrained(folder)
+        super().save(folder)
 
     @torch.no_grad()
     def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
@@ -156,7 +149,7 @@ class NewsEncoder(nn.Module):
             return
         was_training = self.training
         self.train(False)
-        news_MH = torch.cat([self._pool(news.select(rows)) for rows in _by_length(news.lengths_M, 8192)])
+        news_MH = torch.cat([self._pool(news.select(rows)) for rows in by_length(news.lengths_M, 8192)])
         self.train(was_training)
         mean_H = news_MH.mean(0) if centre else torch.zeros_like(news_MH[0])
         if self.dim < mean_H.numel():
@@ -171,24 +164,6 @@ class NewsEncoder(nn.Module):
             self._frozen.train(mode)
         return self
 
-    def trial_step(self) -> Callable[[], None]:
-        """A forward and backward pass over made-up news, to be timed; leaves no gradient."""
-        generator = torch.Generator().manual_seed(0)
-        lengths_K = torch.randint(8, self.config.segment_length + 1, (96,), generator=generator)
-        news = PackedNews(
-            tokens_T=torch.randint(self.encoder.config.vocab_size, (int(lengths_K.sum()),), generator=generator),
-            frequencies_T=torch.ones(int(lengths_K.sum()), dtype=torch.uint8),
-            segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
-            news_starts=torch.arange(0, 97, 3),
-            categories_M=torch.zeros(32, dtype=torch.long),
-        )
-
-        def step() -> None:
-            self(news).sum().backward()
-            self.zero_grad(set_to_none=True)
-
-        return step
-
     def _encode_segments(self, news: PackedNews) -> tuple[Tensor, Tensor]:
         """segments_KH, and the news of each."""
         device = self.frequency.weight.device
@@ -196,13 +171,19 @@ class NewsEncoder(nn.Module):
             width = self.encoder.config.hidden_size
             return torch.zeros(0, width, device=device), torch.zeros(0, dtype=torch.long, device=device)
         layout = build_layout(
-            news.lengths_K, news.segments_M, bus=self.config.bus, backend=self.config.backend, device=device
+            news.lengths_K,
+            news.segments_M,
+            bus=self.config.bus,
+            backend=self.config.backend,
+            device=device,
+            is_padding_T=news.is_padding_T,
         )
         if self._frozen is not None:
             hidden_TH = self._frozen.encode(news, layout, first_position(self.encoder))
         else:
             hidden_TH = self._encode_tokens(news, layout)
-        return self.over_tokens(hidden_TH, layout.segment_T, len(layout.order_K)), layout.news_K
+        segments_KH = self.over_tokens(hidden_TH, layout.segment_T, len(layout.order_K), layout.is_padding_T)
+        return segments_KH, layout.news_K
 
     def _encode_tokens(self, news: PackedNews, layout: Layout) -> Tensor:
         """Hidden states in packed order."""
@@ -238,10 +219,3 @@ def _orthogonal(width: int, dim: int) -> nn.Linear:
     nn.init.orthogonal_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
-
-
-def _by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
-    """Rows of about so many tokens together, shortest news first."""
-    lengths, order = lengths_M.sort(stable=True)
-    batch = lengths.cumsum(0) // tokens_per_batch
-    yield from order.split(torch.unique_consecutive(batch, return_counts=True)[1].tolist())

@@ -8,12 +8,14 @@ The same form serves a batch and a whole memory-mapped store: `select` picks new
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from speedyfeed.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,9 +33,19 @@ class PackedNews:
     """Where each segment begins in `tokens_T`, and the end: segments + 1 entries."""
     news_starts: Tensor
     """Where each news begins among the segments, and the end: news + 1 entries."""
+    fields_K: Tensor | None = None
+    """What each segment is: 0 title, 1 abstract, 2 body; for encoders that tell them apart."""
     categories_M: Tensor | None = None
+    """A recommender's own numbers of them; 0 is one it does not know."""
+    subcategories_M: Tensor | None = None
+    readers_M: Tensor | None = None
+    """Who reads each news, for encoders to whom that matters; 0 is a reader they do not know."""
     ids_M: Tensor | None = None
     """What the news are called in their store, for encoders that keep something per news; None keeps nothing."""
+    is_padding_T: Tensor | None = None
+    """Tokens that stand for nothing and must not matter; None where there are none."""
+    pad_to: int | None = None
+    """What `padded` fills segments up to: so many tokens, 0 for the longest of these news, None for nothing."""
 
     def __len__(self) -> int:
         return self.news_starts.numel() - 1
@@ -62,8 +74,69 @@ class PackedNews:
             frequencies_T=self.frequencies_T[tokens],
             segment_starts=_starts(lengths_K),
             news_starts=_starts(segments_M),
-            categories_M=None if self.categories_M is None else self.categories_M[rows],
-            ids_M=None if self.ids_M is None else self.ids_M[rows],
+            fields_K=_at(self.fields_K, segments),
+            categories_M=_at(self.categories_M, rows),
+            subcategories_M=_at(self.subcategories_M, rows),
+            readers_M=_at(self.readers_M, rows),
+            ids_M=_at(self.ids_M, rows),
+            is_padding_T=_at(self.is_padding_T, tokens),
+            pad_to=self.pad_to,
+        )
+
+    def read_by(self, reader: int) -> "PackedNews":
+        """The same news, all read by that one."""
+        return replace(self, readers_M=torch.full((len(self),), reader))
+
+    def joined(self) -> "PackedNews":
+        """The segments of each news as one; a news without any stays so."""
+        has_text_M = self.segments_M > 0
+        return replace(
+            self,
+            segment_starts=self.segment_starts[
+                torch.cat([self.news_starts[:-1][has_text_M], self.news_starts[-1:]])
+            ],
+            news_starts=_starts(has_text_M.long()),
+            fields_K=None if self.fields_K is None else self.fields_K[self.news_starts[:-1][has_text_M]],
+        )
+
+    def padded(self) -> "PackedNews":
+        """Every segment filled up as `pad_to` says; what a fixed shape costs, and nothing else about it.
+
+            pad_to 4:   aaa bb | cc | (none)   ->   aaa. bb.. | cc.. | .... ....
+
+        A news without segments gets as many as the fullest of the others, with a first token that is seen, so
+        that attention has something to look at.
+        """
+        if self.pad_to is None or not len(self):
+            return self
+        fullest = max(1, int(self.segments_M.max()))
+        segments_M = torch.where(self.segments_M > 0, self.segments_M, fullest)
+        is_empty_K = torch.repeat_interleave(self.segments_M == 0, segments_M)
+        lengths_K = torch.zeros(len(is_empty_K), dtype=torch.long)
+        lengths_K[~is_empty_K] = self.lengths_K
+        length = self.pad_to or int(lengths_K.max())
+        if length < int(lengths_K.max()):
+            raise InputError(f"a segment of {int(lengths_K.max())} tokens does not fit into {length}")
+        place_KL = torch.arange(max(1, length)).expand(len(lengths_K), -1)
+        is_token_KL = place_KL < lengths_K[:, None]
+        tokens_KL = torch.zeros(place_KL.shape, dtype=self.tokens_T.dtype)
+        tokens_KL[is_token_KL] = self.tokens_T
+        frequencies_KL = torch.zeros(place_KL.shape, dtype=self.frequencies_T.dtype)
+        frequencies_KL[is_token_KL] = self.frequencies_T
+        fields_K = None
+        if self.fields_K is not None:
+            fields_K = count_up(segments_M).to(self.fields_K.dtype)  # of empty news: 0, 1, 2
+            fields_K[~is_empty_K] = self.fields_K
+        return replace(
+            self,
+            tokens_T=tokens_KL.flatten(),
+            frequencies_T=frequencies_KL.flatten(),
+            segment_starts=_starts(torch.full_like(lengths_K, place_KL.size(1))),
+            news_starts=_starts(segments_M),
+            fields_K=fields_K,
+            ids_M=None,
+            is_padding_T=(~is_token_KL & (place_KL > 0)).flatten(),
+            pad_to=None,
         )
 
 
@@ -87,8 +160,11 @@ def pack_texts(
     texts: Sequence[str | Sequence[str]], tokenizer: "PreTrainedTokenizerFast", segment_length: int
 ) -> PackedNews:
     """Texts as packed news: a string is one segment; title, abstract and body are three, empty ones absent."""
-    segments = [[text] if isinstance(text, str) else [part for part in text if part.strip()] for text in texts]
-    flat = [part for parts in segments for part in parts]
+    segments = [
+        [(0, text)] if isinstance(text, str) else [(n, part) for n, part in enumerate(text) if part.strip()]
+        for text in texts
+    ]
+    flat = [part for parts in segments for _, part in parts]
     encoded = tokenizer(flat, truncation=True, max_length=segment_length) if flat else {"input_ids": []}
     lengths_K = torch.tensor([len(ids) for ids in encoded["input_ids"]], dtype=torch.long)
     tokens_T = torch.tensor([token for ids in encoded["input_ids"] for token in ids], dtype=torch.int32)
@@ -98,7 +174,12 @@ def pack_texts(
         frequencies_T=(~torch.isin(tokens_T, special)).to(torch.uint8),
         segment_starts=_starts(lengths_K),
         news_starts=_starts(torch.tensor([len(parts) for parts in segments], dtype=torch.long)),
+        fields_K=torch.tensor([field for parts in segments for field, _ in parts], dtype=torch.uint8),
     )
+
+
+def _at(column: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if column is None else column[rows]
 
 
 def _members(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

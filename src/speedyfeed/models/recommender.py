@@ -8,22 +8,30 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from speedyfeed import __version__
 from speedyfeed.errors import InputError
 from speedyfeed.folders import write_json
+from speedyfeed.models.base import NewsModule
+from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
+from speedyfeed.models.known import UNKNOWN, Known, load_known
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
+from speedyfeed.models.words import WordNewsEncoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 CONFIG = "recommender.json"
 WEIGHTS = "model.safetensors"
@@ -36,7 +44,25 @@ class RecommenderConfig:
     """What a recommender is made of."""
 
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
     user: UserConfig = field(default_factory=UserConfig)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether news are words of a store's vocabulary, not tokens of a language model."""
+        return self.news.encoder in WORD_ENCODERS
+
+    @property
+    def knows_readers(self) -> bool:
+        """Whether it learns something about each reader of the train split."""
+        return self.user.knows_readers or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_personal)
+
+    @property
+    def knows_categories(self) -> bool:
+        """Whether it learns something about each category."""
+        if self.reads_words:
+            return WORD_ENCODERS[self.news.encoder].reads_categories
+        return self.news.categories
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +78,39 @@ class Recommendation:
 class Recommender(nn.Module):
     """Texts and histories in, scores and recommendations out."""
 
-    def __init__(self, config: RecommenderConfig, news: NewsEncoder | None = None) -> None:
-        """Loads the pretrained encoder that `config` names, unless a news encoder is given."""
+    def __init__(
+        self,
+        config: RecommenderConfig,
+        *,
+        known: Known | None = None,
+        tokenizer: "PreTrainedTokenizerFast | None" = None,
+        encoder: PreTrainedModel | None = None,
+    ) -> None:
+        """Loads the pretrained encoder that `config` names, unless one is given.
+
+        `known` are the categories and readers it may learn about; one that reads words needs their tokenizer.
+        """
         super().__init__()
         self.config = config
-        self.news = news or NewsEncoder(config.news)
-        self.user = build_user_encoder(config.user, dim=self.news.dim)
+        self.known = known or Known()
+        self.readers = (
+            nn.Embedding(1 + len(self.known.readers), config.user.reader_width) if config.knows_readers else None
+        )
+        """What is learned about each reader; the first row is a stranger."""
+        self.news: NewsModule
+        if config.reads_words:
+            assert tokenizer is not None, "an encoder of words needs the tokenizer of its store"
+            self.news = WordNewsEncoder(
+                config.news.encoder,
+                dim=config.news.dim,
+                config=config.words,
+                tokenizer=tokenizer,
+                known=self.known,
+                readers=self.readers,
+            )
+        else:
+            self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.known.categories))
+        self.user = build_user_encoder(config.user, dim=self.news.dim, readers=self.readers)
         self.catalogue: Catalogue | None = None
         """News it can recommend, where it was saved with some."""
 
@@ -65,27 +118,22 @@ class Recommender(nn.Module):
         """One row per text; a text is a string, or its title, abstract and body (see `NewsEncoder.encode`)."""
         return self.news.encode(texts)
 
-    @torch.no_grad()
-    def encode_user(self, history: Sequence[str] | NDArray[np.float32]) -> NDArray[np.float32]:
+    def encode_user(
+        self, history: Sequence[str] | NDArray[np.float32], *, reader: str | None = None
+    ) -> NDArray[np.float32]:
         """The reader after these clicks, oldest first: ids of the catalogue, or rows of embeddings.
 
-        An empty history gives the learned start. Ids that are not in the catalogue are an error.
+        An empty history gives the learned start. Ids that are not in the catalogue are an error. `reader` is who
+        it is; one that training never met is a stranger.
         """
         if isinstance(history, np.ndarray):
-            clicks_LD = torch.from_numpy(history)
-        else:
-            catalogue = self._require_catalogue()
-            unknown = [news_id for news_id in history if news_id not in catalogue.row]
-            if unknown:
-                raise InputError(
-                    f"news {', '.join(unknown)}: not among the {len(catalogue):,} this recommender knows"
-                )
-            clicks_LD = catalogue.embeddings_VD[[catalogue.row[news_id] for news_id in history]]
-        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim))
-        return users_1D[0].numpy()
+            return self._encode_clicks(torch.from_numpy(history), self._number(reader))
+        return self._encode_clicks(self._news_for(reader)[self._rows(history)], self._number(reader))
 
     @torch.no_grad()
-    def encode_users(self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None) -> Tensor:
+    def encode_users(
+        self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None, readers_B: Tensor | None = None
+    ) -> Tensor:
         """users_BD after all their clicks, in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
         if was_training:
@@ -93,7 +141,7 @@ class Recommender(nn.Module):
         if clicked_BL is None:
             clicked_BL = torch.ones(clicks_BLD.shape[:2], dtype=torch.bool)
         device = next(self.parameters()).device
-        users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device))
+        users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device), readers_B)
         if was_training:
             self.train(True)
         return users_BPD[:, -1].float().cpu()
@@ -108,21 +156,23 @@ class Recommender(nn.Module):
         weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
         return None if weights_L is None else weights_L.cpu().numpy()
 
-    def score(self, history: Sequence[str], candidates: Sequence[str]) -> NDArray[np.float32]:
+    def score(
+        self, history: Sequence[str], candidates: Sequence[str], *, reader: str | None = None
+    ) -> NDArray[np.float32]:
         """How well each candidate suits the reader of that history; both as ids of the catalogue."""
-        catalogue = self._require_catalogue()
-        unknown = [news_id for news_id in candidates if news_id not in catalogue.row]
-        if unknown:
-            raise InputError(f"news {', '.join(unknown)}: not among the {len(catalogue):,} this recommender knows")
-        rows = [catalogue.row[news_id] for news_id in candidates]
-        scores: NDArray[np.float32] = catalogue.embeddings_VD[rows].numpy() @ self.encode_user(history)
+        rows = self._rows(candidates)
+        news_VD = self._news_for(reader)
+        user_D = self._encode_clicks(news_VD[self._rows(history)], self._number(reader))
+        scores: NDArray[np.float32] = news_VD[rows].numpy() @ user_D
         return scores
 
-    def recommend(self, history: Sequence[str], *, k: int = 10) -> list[Recommendation]:
+    def recommend(self, history: Sequence[str], *, k: int = 10, reader: str | None = None) -> list[Recommendation]:
         """The k best news of the catalogue for the reader of that history, without those already read."""
         catalogue = self._require_catalogue()
-        scores_V = catalogue.embeddings_VD @ torch.from_numpy(self.encode_user(history))
-        scores_V[[catalogue.row[news_id] for news_id in history]] = -torch.inf
+        read = self._rows(history)
+        news_VD = self._news_for(reader)
+        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[read], self._number(reader)))
+        scores_V[read] = -torch.inf
         best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
         return [
             Recommendation(
@@ -140,8 +190,8 @@ class Recommender(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {"speedyfeed": __version__} | _plain(dataclasses.asdict(self.config)))
         save_model(self, str(folder / WEIGHTS))
-        self.news.encoder.config.save_pretrained(folder / ENCODER)
-        self.news.tokenizer.save_pretrained(folder / ENCODER)
+        self.news.save(folder / ENCODER)
+        self.known.save(folder)
         if self.news.packer is not None:
             self.news.packer.save(folder)
         if self.catalogue is not None:
@@ -153,18 +203,22 @@ class Recommender(nn.Module):
         folder = _find(path)
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
-            config = RecommenderConfig(news=NewsEncoderConfig(**facts["news"]), user=UserConfig(**facts["user"]))
+            config = RecommenderConfig(
+                news=NewsEncoderConfig(**facts["news"]),
+                words=WordConfig(**facts["words"]),
+                user=UserConfig(**facts["user"]),
+            )
+            known = load_known(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: holds no recommender of this version ({error})") from error
-        encoder = build_encoder(load_config(str(folder / ENCODER)))
-        news = NewsEncoder(config.news, encoder=encoder, tokenizer=load_tokenizer(str(folder / ENCODER)))
-        model = cls(config, news)
+        encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
+        model = cls(config, known=known, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_model(model, str(folder / WEIGHTS))
         if (folder / TEXT).exists():
             # The one place where a model needs to know how data are prepared.
             from speedyfeed.encoding.articles import load_packer
 
-            news.packer = load_packer(folder)
+            model.news.packer = load_packer(folder)
         if (folder / "news.parquet").exists():
             model.catalogue = load_catalogue(folder)
         return model.eval()
@@ -179,6 +233,27 @@ class Recommender(nn.Module):
             self.save_pretrained(folder)
             create_repo(repo_id, exist_ok=True)
             return str(upload_folder(repo_id=repo_id, folder_path=folder, **options))
+
+    def _encode_clicks(self, clicks_LD: Tensor, reader: int) -> NDArray[np.float32]:
+        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), readers_B=torch.tensor([reader]))
+        return users_1D[0].numpy()
+
+    def _number(self, reader: str | None) -> int:
+        return 1 + self.known.readers.index(reader) if reader in self.known.readers else UNKNOWN
+
+    def _news_for(self, reader: str | None) -> Tensor:
+        """Embeddings of the catalogue, as this reader sees it."""
+        catalogue = self._require_catalogue()
+        if catalogue.texts is None:
+            return catalogue.embeddings_VD
+        return self.news.encode_all(catalogue.texts.read_by(self._number(reader)))
+
+    def _rows(self, news_ids: Sequence[str]) -> list[int]:
+        catalogue = self._require_catalogue()
+        unknown = [news_id for news_id in news_ids if news_id not in catalogue.row]
+        if unknown:
+            raise InputError(f"news {', '.join(unknown)}: not among the {len(catalogue):,} this recommender knows")
+        return [catalogue.row[news_id] for news_id in news_ids]
 
     def _require_catalogue(self) -> Catalogue:
         if self.catalogue is None:

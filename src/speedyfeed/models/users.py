@@ -21,13 +21,21 @@ import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.baselines import ReaderQuery
+from speedyfeed.models.known import UNKNOWN
+
+KEEP = 2.0
+"""What a GRU's keep gate begins with: sigmoid(2) of the state stays at each click."""
 
 
 class UserEncoder(Protocol):
     """Clicks in, one user embedding per prefix out."""
 
-    def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, /) -> Tensor:
-        """users_BPD; `clicked_BL` is False at padding, which comes after the clicks."""
+    def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None, /) -> Tensor:
+        """users_BPD; `clicked_BL` is False at padding, which comes after the clicks.
+
+        `readers_B` says who they are, to encoders that know some by number; 0, or None for all, is a stranger.
+        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +43,24 @@ class UserConfig:
     """What turns clicks into a user."""
 
     name: str = "attentive"
-    """User encoder: attentive, self-attention (NRMS), gru (LSTUR) or additive (NAML)."""
+    """User encoder: attentive, self-attention (NRMS), additive (NAML), gru, lstur-ini, lstur-con or npa."""
     heads: int = 8
     """Attention heads of `self-attention`; they must divide the width of a news embedding."""
     query_width: int = 200
-    """Hidden width of the additive attention in `self-attention` and `additive`."""
+    """Hidden width of the attention in `self-attention`, `additive` and `npa`."""
+    reader_width: int = 64
+    """Width of what is learned about each reader of the train split (lstur-ini, lstur-con, npa)."""
+    stranger: float = 0.5
+    """Share of readers that training takes for strangers, so that it learns to serve readers it never met."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stranger <= 1:
+            raise InputError(f"stranger {self.stranger}: expected a share, 0 to 1")
+
+    @property
+    def knows_readers(self) -> bool:
+        """Whether the user encoder asks who the reader is."""
+        return self.name in ("lstur-ini", "lstur-con", "npa")
 
 
 class AttentiveUser(nn.Module):
@@ -54,7 +75,7 @@ class AttentiveUser(nn.Module):
         self.score = nn.Linear(dim, 1, bias=False)
         nn.init.zeros_(self.score.weight)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
         visible_BPP = _visible(clicked_BL)
@@ -71,7 +92,7 @@ class AdditiveUser(nn.Module):
         self.start = nn.Parameter(torch.zeros(dim))
         self.score = _additive_score(dim, query_width)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         items_BPD = _with_start(self.start, clicks_BLD)
         return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
@@ -92,9 +113,12 @@ class SelfAttentionUser(nn.Module):
         self.heads = heads
         self.start = nn.Parameter(torch.zeros(dim))
         self.project = nn.Linear(dim, 3 * dim)
+        with torch.no_grad():  # a user begins among the news they clicked, not somewhere else
+            nn.init.eye_(self.project.weight[2 * dim :])
+            nn.init.zeros_(self.project.bias[2 * dim :])
         self.score = _additive_score(dim, query_width)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         visible_BPP = _visible(clicked_BL)
         items_BPD = self.attend(clicks_BLD, visible_BPP)
@@ -114,33 +138,76 @@ class GRUUser(nn.Module):
     def __init__(self, *, dim: int) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
-        self.gru = nn.GRU(dim, dim, batch_first=True)
+        self.gru = _build_gru(dim)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
-        states_BPD, _ = self.gru(_with_start(self.start, clicks_BLD))
-        # Padding would move the state on: every row takes the state at its latest click.
-        latest_BP = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))
-        users_BPD: Tensor = states_BPD.take_along_dim(latest_BP[..., None], 1)
+        return _run_gru(self.gru, _with_start(self.start, clicks_BLD), clicked_BL)
+
+
+class LSTURUser(nn.Module):
+    """A GRU over the clicks and what is known of the reader: LSTUR (An et al., 2019).
+
+    The reader's long-term part is the GRU's first state (`ini`), or stands beside its last one (`con`).
+    """
+
+    def __init__(self, *, dim: int, readers: nn.Embedding, is_con: bool) -> None:
+        super().__init__()
+        self.is_con = is_con
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.gru = _build_gru(dim)
+        self.readers = readers
+        self.long = nn.Linear(readers.embedding_dim, dim)
+        self.join = nn.Linear(2 * dim, dim) if is_con else None
+        if self.join is not None:
+            with torch.no_grad():
+                nn.init.eye_(self.join.weight[:, :dim])
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+        """users_BPD"""
+        long_BD = self.long(self.readers(_or_strangers(readers_B, clicks_BLD)))
+        items_BPD = _with_start(self.start, clicks_BLD)
+        if self.join is None:
+            return _run_gru(self.gru, items_BPD, clicked_BL, long_BD)
+        short_BPD = _run_gru(self.gru, items_BPD, clicked_BL)
+        users_BPD: Tensor = self.join(torch.cat([short_BPD, long_BD[:, None].expand_as(short_BPD)], -1))
         return users_BPD
 
 
-USER_ENCODERS: dict[str, Callable[[int, UserConfig], nn.Module]] = {
-    "attentive": lambda dim, config: AttentiveUser(dim=dim),
-    "self-attention": lambda dim, config: SelfAttentionUser(
+class NPAUser(nn.Module):
+    """The clicks' sum, weighted by what the reader asks of them: NPA (Wu et al., 2019)."""
+
+    def __init__(self, *, dim: int, readers: nn.Embedding, query_width: int = 200) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(dim))
+        self.ask = ReaderQuery(readers, dim, query_width)
+
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+        """users_BPD"""
+        items_BPD = _with_start(self.start, clicks_BLD)
+        scores_BP = self.ask(items_BPD, _or_strangers(readers_B, clicks_BLD))
+        return _pool_prefixes(items_BPD, scores_BP[..., None], _visible(clicked_BL))
+
+
+USER_ENCODERS: dict[str, Callable[[int, UserConfig, nn.Embedding], nn.Module]] = {
+    "attentive": lambda dim, config, readers: AttentiveUser(dim=dim),
+    "self-attention": lambda dim, config, readers: SelfAttentionUser(
         dim=dim, heads=config.heads, query_width=config.query_width
     ),
-    "gru": lambda dim, config: GRUUser(dim=dim),
-    "additive": lambda dim, config: AdditiveUser(dim=dim, query_width=config.query_width),
+    "gru": lambda dim, config, readers: GRUUser(dim=dim),
+    "additive": lambda dim, config, readers: AdditiveUser(dim=dim, query_width=config.query_width),
+    "lstur-ini": lambda dim, config, readers: LSTURUser(dim=dim, readers=readers, is_con=False),
+    "lstur-con": lambda dim, config, readers: LSTURUser(dim=dim, readers=readers, is_con=True),
+    "npa": lambda dim, config, readers: NPAUser(dim=dim, readers=readers, query_width=config.query_width),
 }
-"""User encoders by name: (width of news embeddings, settings) -> module."""
+"""User encoders by name: (width of news embeddings, settings, embeddings of readers) -> module."""
 
 
-def build_user_encoder(config: UserConfig, *, dim: int) -> nn.Module:
-    """The user encoder that `config` names, for news embeddings of that width."""
+def build_user_encoder(config: UserConfig, *, dim: int, readers: nn.Embedding | None = None) -> nn.Module:
+    """The user encoder that `config` names, for news embeddings of that width; without `readers` it knows none."""
     if config.name not in USER_ENCODERS:
         raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
-    return USER_ENCODERS[config.name](dim, config)
+    return USER_ENCODERS[config.name](dim, config, readers or nn.Embedding(1, config.reader_width))
 
 
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
@@ -162,6 +229,32 @@ def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:
     """The learned start vector, then the clicks: item p is what prefix p has more than prefix p - 1."""
     start_B1D = start_D.to(clicks_BLD.dtype).expand(clicks_BLD.size(0), 1, -1)
     return torch.cat([start_B1D, clicks_BLD], 1)
+
+
+def _or_strangers(readers_B: Tensor | None, clicks_BLD: Tensor) -> Tensor:
+    if readers_B is None:
+        return torch.full((clicks_BLD.size(0),), UNKNOWN, device=clicks_BLD.device)
+    return readers_B.to(clicks_BLD.device)
+
+
+@torch.no_grad()
+def _build_gru(dim: int) -> nn.GRU:
+    """A GRU that begins as a moving average of tanh(click) over some clicks, so that users begin near them."""
+    gru = nn.GRU(dim, dim, batch_first=True)
+    _, keep, new = (slice(gate * dim, (gate + 1) * dim) for gate in range(3))
+    weights = dict(gru.named_parameters())
+    nn.init.eye_(weights["weight_ih_l0"][new])
+    nn.init.zeros_(weights["weight_hh_l0"][new])
+    nn.init.constant_(weights["bias_ih_l0"][keep], KEEP)
+    return gru
+
+
+def _run_gru(gru: nn.GRU, items_BPD: Tensor, clicked_BL: Tensor, first_BD: Tensor | None = None) -> Tensor:
+    """The state after each item; padding would move it on, so every row takes that at its latest click."""
+    states_BPD, _ = gru(items_BPD, None if first_BD is None else first_BD[None].contiguous())
+    latest_BP = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))
+    users_BPD: Tensor = states_BPD.take_along_dim(latest_BP[..., None], 1)
+    return users_BPD
 
 
 def _visible(clicked_BL: Tensor) -> Tensor:

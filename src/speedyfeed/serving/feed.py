@@ -234,6 +234,11 @@ def open_feed(run: Path, cache: Path, batcher: Batcher, config: GraphConfig | No
     if not run.is_dir():
         raise InputError(f"{run}: no such folder; train a run with: speedyfeed train STORE {run}")
     model = Recommender.from_pretrained(run)
+    if model.news.is_personal:
+        raise InputError(
+            f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every reader: "
+            "there is none to index and serve; use speedyfeed recommend, or serve another run"
+        )
     if model.catalogue is None:
         raise InputError(f"{run}: holds no news to recommend; let the training finish")
     fingerprint = _fingerprint(run)

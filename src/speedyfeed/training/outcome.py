@@ -3,9 +3,10 @@
 import shutil
 
 import numpy as np
+import torch
 from safetensors.torch import load_model
 
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.articles import Articles
 from speedyfeed.folders import new_folder
 from speedyfeed.models.catalogue import Catalogue
@@ -32,13 +33,18 @@ def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNe
     for best in run.best.glob("step-*"):
         load_model(model, str(best / WEIGHTS))
     titles = store.load_titles()
+    is_personal = model.news.is_personal
     model.catalogue = Catalogue(
         news_ids=titles["news_id"].to_pylist(),
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
-        embeddings_VD=model.news.encode_all(news, report=report)[1:],
+        embeddings_VD=torch.empty(store.num_news, 0)
+        if is_personal
+        else model.news.encode_all(news, report=report)[1:],
         num_clicks=np.bincount(store.train.clicks.values, minlength=store.num_news + 1)[1:].tolist(),
+        texts=news.select(torch.arange(1, len(news))) if is_personal else None,
     )
-    model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(model.config.news.encoder))
+    tokenizer = store.path / WORDS if model.news.reads_words else model.config.news.encoder
+    model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

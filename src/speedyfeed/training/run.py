@@ -23,6 +23,7 @@ from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.store import MANIFEST, Store
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_folder, write_json
+from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.models.users import UserConfig
@@ -83,6 +84,7 @@ class RunConfig:
     """A whole run: recipes return one."""
 
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
     user: UserConfig = field(default_factory=UserConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -91,7 +93,7 @@ class RunConfig:
     @property
     def recommender(self) -> RecommenderConfig:
         """The model's part."""
-        return RecommenderConfig(news=self.news, user=self.user)
+        return RecommenderConfig(news=self.news, words=self.words, user=self.user)
 
 
 class RunFolder:
@@ -132,11 +134,12 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     """Make a run folder; one that has a run already is refused."""
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
+    vocabulary = {"vocabulary": store.vocabulary} if config.recommender.reads_words else {}
     facts = {
         "speedyfeed": __version__,
         "config": json.loads(json.dumps(dataclasses.asdict(config), default=str)),
         "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
-        "text": {name: store.manifest[name] for name in ("settings", "statistics")},
+        "text": {name: store.manifest[name] for name in ("settings", "statistics")} | vocabulary,
     }
     with new_folder(path) as folder:
         write_json(folder / RUN, facts)

@@ -1,6 +1,6 @@
 """The training loop: batches in, a recommender out; stops and goes on between any two steps, bit for bit.
 
-loader --Batch--> encode merged news (cache) --> users per prefix --> loss --> update --> cache rows written
+loader --Batch--> workflow: encode news, users, loss --> update --> cache rows written
 """
 
 import math
@@ -12,12 +12,13 @@ import torch
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import Loader, LoaderState
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import dispatch, encode_merged
+from speedyfeed.encoding.known import known_in
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.training.checkpoint import Progress, checkpoints, load_checkpoint, prune, save_checkpoint
@@ -27,6 +28,7 @@ from speedyfeed.training.outcome import keep_best, write_model
 from speedyfeed.training.run import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
+from speedyfeed.training.workflows import Workflow
 
 PROJECTED_NEWS = 512
 """News that the projection of a new run is fitted to."""
@@ -51,7 +53,7 @@ class Trainer:
         self.config = config = run.config
         self.device = choose_device(config.train.device)
         seed_everything(config.train.seed)
-        self.model = Recommender(config.recommender).to(self.device)
+        self.model = build_recommender(config.recommender, store).to(self.device)
         kept = store.manifest["counts"]["kept"]["train"]
         weight = weigh_without_pool(
             config.loss, num_clicks=kept["clicks"], num_with_pool=kept["clicks_with_negatives"]
@@ -65,51 +67,42 @@ class Trainer:
         )
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
-        self.news = open_packed(store)
+        self.news = open_packed(store, words=self.model.news.reads_words, known=self.model.known)
         num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
-        self.log_popularity_V = log_popularity(torch.from_numpy(num_clicks_V))
-        self.validation = Validation.of(store, config.train)
+        self.workflow = Workflow(
+            self.model,
+            self.loss,
+            self.news,
+            self.cache,
+            log_popularity(torch.from_numpy(num_clicks_V)),
+            config.batch,
+        )
+        self.validation = Validation.of(store, config.train, self.model.known)
         seed_everything(config.train.seed)  # a run starts alike, whatever was drawn to build it
 
     def step(self, batch: Batch, lr_factor: float) -> float:
         """Learn from a batch; returns the loss."""
         self.model.train()
         with self.precision.autocast():
-            merged = encode_merged(
-                self.model.news,
-                self.news,
-                self.cache,
-                history_BL=batch.history_BL,
-                negatives_BLN=batch.negatives_BLN,
-                encode_E=batch.encode_E,
-                read_R=batch.read_R,
-            )
-            users_BPD = self.model.user(dispatch(merged.news_MD, merged.history_BL), merged.history_BL > 0)
-            loss = self.loss(
-                users_BPD[:, :-1],
-                merged.news_MD,
-                merged.history_BL,
-                merged.negatives_BLN,
-                torch.as_tensor(batch.has_pool_BL, device=self.device),
-                self.log_popularity_V[merged.ids_M].to(self.device),
-            )
-        value = float(loss.detach())
+            learned = self.workflow(batch)
+        value = float(learned.loss.detach())
         if not math.isfinite(value):
             raise InputError(
                 f"the loss became {value} at step {batch.step}; the last checkpoint is whole. Try a lower "
                 "--encoder-lr or --lr, or --precision fp32"
             )
-        self.scaler.scale(loss / self.config.train.accumulate).backward()
+        self.scaler.scale(learned.loss / self.config.train.accumulate).backward()
         if (batch.step + 1) % self.config.train.accumulate == 0:
             self._update(lr_factor)
         if self.cache is not None:
-            self.cache.write(merged.encoded_E, merged.encoded_ED, batch.step)
+            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_ED, batch.step)
         return value
 
     def restore(self) -> tuple[Progress, LoaderState | None]:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
         saved = checkpoints(self.run.checkpoints)
         if not saved:
+            self.run.note(**self.model.news.load_vectors())
             return Progress(), None
         return load_checkpoint(
             saved[-1],
@@ -169,6 +162,12 @@ class Trainer:
         return chosen
 
 
+def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
+    """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
+    tokenizer = load_tokenizer(str(store.path / WORDS)) if config.reads_words else None
+    return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
+
+
 def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop."""
     trainer = Trainer(run, store)
@@ -200,7 +199,7 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 trainer.save(progress, loader.state())
                 break
             waited = perf_counter() - started
-            epochs = batch.after.epoch + batch.after.num_users / loader.num_users
+            epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
             share = max((progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / last_step)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
             seconds = perf_counter() - started
@@ -248,7 +247,7 @@ def lr_factor(share: float, warmup: float) -> float:
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """AdamW, one rate for the pretrained encoder and one for what starts from nothing; vectors do not decay."""
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-    pretrained = set(model.news.encoder.parameters())
+    pretrained = set(model.news.pretrained())
     for parameter in (*model.parameters(), *loss.parameters()):
         if parameter.requires_grad:
             rate = config.encoder_lr if parameter in pretrained else config.lr

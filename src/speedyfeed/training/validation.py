@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from speedyfeed.data.store import Impressions, Store
-from speedyfeed.encoding.histories import history_encoder
+from speedyfeed.data.store import PAD_NEWS, Impressions, Store
+from speedyfeed.encoding.histories import history_encoder, reader_encoder
+from speedyfeed.encoding.known import reader_numbers
 from speedyfeed.evaluation.metrics import measure_ranking
+from speedyfeed.evaluation.personal import score_and_retrieve_personally
 from speedyfeed.evaluation.ranking import score_candidates
+from speedyfeed.models.known import Known
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.ragged import Ragged
@@ -23,9 +26,11 @@ class Validation:
     impressions: Impressions
     """News are told by their place in `news`, plus one; 0 has no text."""
     news: NDArray[np.int64]
+    readers: NDArray[np.int64]
+    """The model's numbers of them."""
 
     @classmethod
-    def of(cls, store: Store, config: TrainConfig) -> "Validation | None":
+    def of(cls, store: Store, config: TrainConfig, known: Known) -> "Validation | None":
         """None where the store has no dev split, or none is wanted."""
         if "dev" not in store.splits or not config.validations:
             return None
@@ -45,11 +50,21 @@ class Validation:
                 histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
             ),
             news=news[1:],
+            readers=reader_numbers(store, "dev", known)[readers],
         )
 
     def measure(self, model: Recommender, news: PackedNews) -> float:
         """Mean AUC of the sample."""
-        encoded = model.news.encode_all(news.select(torch.from_numpy(self.news)))
-        news_VD = torch.nn.functional.pad(encoded, (0, 0, 1, 0))
-        scores = score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD))
+        if model.news.is_personal:
+            padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
+            pools = np.zeros(len(self.impressions.readers), np.int64)
+            scores, _ = score_and_retrieve_personally(
+                self.impressions, reader_encoder(model, padded, self.readers), pools
+            )
+        else:
+            encoded = model.news.encode_all(news.select(torch.from_numpy(self.news)))
+            news_VD = torch.nn.functional.pad(encoded, (0, 0, 1, 0))
+            scores = score_candidates(
+                self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.readers)
+            )
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))

@@ -1,0 +1,65 @@
+"""Encoding in place: the slow twin of centralized encoding, as the conventional workflow does it.
+
+    history of a batch   7 9 0      each of the six is encoded on its own: 9 twice, and padding too
+                         9 0 0
+
+Every place may see its own reader, which is what encoders need whose embeddings depend on who reads.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from speedyfeed.data.store import PAD_NEWS
+from speedyfeed.encoding.cache import NewsCache
+from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder
+from speedyfeed.models.packed import PackedNews
+
+
+def encode_places(
+    encoder: NewsEncoder,
+    news: PackedNews,
+    cache: NewsCache | None,
+    *,
+    history_BL: Ids,
+    negatives_BLN: Ids,
+    read_R: Ids,
+    readers_B: Tensor | None = None,
+) -> MergedNews:
+    """A row for every place of the batch, and one of zeros for what stands at padding after all.
+
+    What the cache answers for is read, as often as it occurs. `readers_B` says who reads the places of each row.
+    """
+    groups = [torch.as_tensor(group, dtype=torch.long) for group in (history_BL, negatives_BLN)]
+    ids_P = torch.cat([group.flatten() for group in groups])
+    is_read_P = torch.isin(ids_P, torch.as_tensor(read_R, dtype=torch.long))
+    encode, read = (~is_read_P).nonzero().squeeze(1), is_read_P.nonzero().squeeze(1)
+    chosen = replace(news.select(ids_P[encode]), ids_M=None)  # nothing is kept for another place
+    if readers_B is not None:
+        rows = [readers_B.repeat_interleave(group[0].numel()) for group in groups]
+        chosen = replace(chosen, readers_M=torch.cat(rows)[encode])
+    encoded_ED = encoder(chosen).float()
+    device = encoded_ED.device
+    news_MD = encoded_ED.new_zeros(1 + len(ids_P), encoded_ED.size(1))
+    news_MD = news_MD.index_copy(0, 1 + encode.to(device), encoded_ED)
+    if len(read):
+        assert cache is not None, "the plan reads from a cache, but there is none"
+        news_MD = news_MD.index_copy(0, 1 + read.to(device), cache.read(ids_P[read]).to(device))
+
+    position_P = torch.where(ids_P == PAD_NEWS, 0, torch.arange(1, len(ids_P) + 1))
+    history, negatives = (
+        part.view_as(group).to(device)
+        for part, group in zip(position_P.split([group.numel() for group in groups]), groups, strict=True)
+    )
+    fresh_E, first_E = np.unique(ids_P[encode].numpy(), return_index=True)
+    is_news_E = fresh_E != PAD_NEWS
+    return MergedNews(
+        ids_M=torch.cat([torch.tensor([PAD_NEWS]), ids_P]),
+        news_MD=news_MD,
+        history_BL=history,
+        negatives_BLN=negatives,
+        encoded_E=torch.from_numpy(fresh_E[is_news_E]),
+        encoded_ED=encoded_ED.detach()[torch.from_numpy(first_E[is_news_E]).to(device)],
+    )

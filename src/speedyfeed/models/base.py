@@ -1,0 +1,121 @@
+"""What every news encoder is and does the same way, whatever it makes of the tokens."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from speedyfeed.errors import InputError
+from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
+from speedyfeed.progress import Report, silent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+class NewsModule(nn.Module):
+    """Packed news in, one embedding each out: `forward(news) -> news_MD`."""
+
+    dim: int
+    """Width of a news embedding."""
+    segment_length: int
+    """Tokens of the longest segment of plain texts."""
+    num_tokens: int
+    """Tokens it knows."""
+    max_tokens: int | None = None
+    """Tokens it can read as one sequence, where that is limited."""
+    joins: bool = False
+    """Whether it reads a news as one sequence, not as segments."""
+    reads_words: bool = False
+    """Whether its tokens are words of the store's vocabulary, not those of a language model."""
+    reads_categories: bool = False
+    packer: ArticlePacker | None = None
+    """How its news were prepared, where it was trained on some."""
+    is_personal: bool = False
+    """Whether a news has another embedding for every reader: none can be shared, cached or put in an index."""
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """What its tokens come from."""
+        raise NotImplementedError
+
+    def pretrained(self) -> Iterator[nn.Parameter]:
+        """Parameters that do not start from nothing, and learn more slowly."""
+        return iter(())
+
+    def load_vectors(self) -> dict[str, int]:
+        """What a run begins with beside pretrained weights; returns what to note about it."""
+        return {}
+
+    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
+        """Start from these news; with `centre` their mean becomes zero."""
+
+    def save(self, folder: Path) -> None:
+        """Write what, beside the weights, it takes to build it again."""
+        self.tokenizer.save_pretrained(folder)
+
+    def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
+        """One row per text; a text is a string, or its title, abstract and body.
+
+        A trained encoder prepares them as it met its news in training: refined, where those were.
+        """
+        if self.packer is None:
+            news = pack_texts(texts, self.tokenizer, self.segment_length)
+        else:
+            news = self.packer(texts)
+        return self.encode_all(news, report=report).numpy()
+
+    @torch.no_grad()
+    def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
+        """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
+        if self.is_personal and news.readers_M is None:
+            raise InputError(
+                "this encoder makes another embedding of a news for every reader: it has none of a news alone, to "
+                "be shared, cached or put in an index"
+            )
+        was_training = self.training
+        self.train(False)
+        out = torch.empty(len(news), self.dim)
+        done = 0
+        for rows in by_length(news.lengths_M, tokens_per_batch):
+            out[rows] = self(news.select(rows)).float().cpu()
+            done += len(rows)
+            report("encoding news", done, len(news))
+        self.train(was_training)
+        return out
+
+    def trial_step(self) -> Callable[[], None]:
+        """A forward and backward pass over made-up news, to be timed; leaves no gradient."""
+        generator = torch.Generator().manual_seed(0)
+        longest = self.segment_length
+        if self.joins and self.max_tokens is not None:
+            longest = min(longest, self.max_tokens // 3)
+        lengths_K = torch.randint(min(8, longest), longest + 1, (96,), generator=generator)
+        none_M = torch.zeros(32, dtype=torch.long)
+        news = PackedNews(
+            tokens_T=torch.randint(self.num_tokens, (int(lengths_K.sum()),), generator=generator),
+            frequencies_T=torch.ones(int(lengths_K.sum()), dtype=torch.uint8),
+            segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
+            news_starts=torch.arange(0, 97, 3),
+            fields_K=torch.arange(3).repeat(32),
+            categories_M=none_M,
+            subcategories_M=none_M,
+            readers_M=none_M,
+        )
+
+        def step() -> None:
+            self(news).sum().backward()
+            self.zero_grad(set_to_none=True)
+
+        return step
+
+
+def by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
+    """Rows of about so many tokens together, shortest news first."""
+    lengths, order = lengths_M.sort(stable=True)
+    batch = lengths.cumsum(0) // tokens_per_batch
+    yield from order.split(torch.unique_consecutive(batch, return_counts=True)[1].tolist())

@@ -1,0 +1,32 @@
+"""Pretrained word vectors from a text file: a word and its numbers a line, as GloVe and fastText write them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from speedyfeed.errors import InputError
+
+
+def load_glove(path: Path, numbers: Mapping[str, int], width: int) -> tuple[Tensor, Tensor]:
+    """Rows of the words that have a number, and those numbers; reads the file once, keeps only these."""
+    found: dict[int, list[float]] = {}
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of word vectors; give one like glove.6B.300d.txt")
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line, text in enumerate(file, 1):
+            if line == 1 and len(text.split()) == 2:  # fastText and word2vec begin with the size
+                continue
+            word, *values = text.rstrip().rsplit(" ", width)  # a word may have spaces in it
+            if len(values) != width or (line == 1 and len(text.split()) != width + 1):
+                raise InputError(
+                    f"{path}:{line}: found {len(text.split()) - 1} numbers after the word, expected {width}; "
+                    "say how many with --words.width"
+                )
+            if word in numbers:
+                try:
+                    found[numbers[word]] = [float(value) for value in values]
+                except ValueError as error:
+                    raise InputError(f"{path}:{line}: {error}; expected a word and {width} numbers") from error
+    return torch.tensor(list(found.values())).view(-1, width), torch.tensor(list(found), dtype=torch.long)

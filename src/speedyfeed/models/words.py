@@ -1,0 +1,148 @@
+"""News encoders that start from words: embed them, read each segment, make one embedding of what was read.
+
+    tokens --embedding--> words_KWE --read--> segments_KD --combine--> news_MD
+
+What reads and combines is one of the four in `baselines.py`. Segments of like length are read together, padded to
+the longest of them, so that little is padded.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from speedyfeed.models.base import NewsModule
+from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
+from speedyfeed.models.glove import load_glove
+from speedyfeed.models.known import UNKNOWN, Known
+from speedyfeed.models.packed import PackedNews
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_AT_ONCE = 128
+WORD_SPREAD = 0.4
+"""Standard deviation of a word's numbers before training: that of GloVe's."""
+
+
+class WordNewsEncoder(NewsModule):
+    """Packed news of words in, one embedding each out."""
+
+    reads_words = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dim: int,
+        config: WordConfig,
+        tokenizer: "PreTrainedTokenizerFast",
+        known: Known,
+        readers: nn.Embedding | None,
+    ) -> None:
+        """`readers` are embeddings of the readers `known`, for those that ask them."""
+        super().__init__()
+        self.config = config
+        self._tokenizer = tokenizer
+        self.embedding = nn.Embedding(len(tokenizer), config.width)
+        nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
+        self.drop = nn.Dropout(config.dropout)
+        self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
+        self.shift = nn.Parameter(torch.zeros(dim))
+        self.dim = dim
+        self.segment_length = config.segment_length
+        self.num_tokens = len(tokenizer)
+        self.joins = self.words.joins
+        self.reads_categories = self.words.reads_categories
+        self.is_personal = self.words.is_personal
+
+    def forward(self, news: PackedNews) -> Tensor:
+        """news_MD"""
+        news = (news.joined() if self.joins else news).padded()
+        texts = list(self._texts(news))
+        segments_KD = torch.cat([self.words.read(text) for text in texts])
+        owners_K = torch.cat([text.owners_K for text in texts])
+        return self.words.combine(segments_KD, owners_K, news) + self.shift
+
+    def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
+        """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
+
+        What all readers share is computed once and kept: words x dim numbers.
+        """
+        body = self.words
+        assert isinstance(body, NPANews)
+        news = news.joined()
+        was_training = self.training
+        self.train(False)
+        with torch.no_grad():
+            texts = [
+                (body.words(text.words_KWE, text.is_word_KW), text.is_word_KW, text.owners_K)
+                for text in self._texts(news)
+            ]
+        self.train(was_training)
+
+        @torch.no_grad()
+        def news_for(reader: int) -> Tensor:
+            segments_KD = [
+                body.read_as(words_KWD, is_word_KW, torch.full_like(owners_K, reader))
+                for words_KWD, is_word_KW, owners_K in texts
+            ]
+            owners_K = torch.cat([owners_K for _, _, owners_K in texts])
+            return (body.combine(torch.cat(segments_KD), owners_K, news) + self.shift).float().cpu()
+
+        return news_for
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The words of a store's vocabulary."""
+        return self._tokenizer
+
+    @torch.no_grad()
+    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
+        """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
+        self.shift.zero_()
+        if centre:
+            self.shift.sub_(self.encode_all(news.read_by(UNKNOWN)).mean(0).to(self.shift.device))
+
+    @torch.no_grad()
+    def load_vectors(self) -> dict[str, int]:
+        """Pretrained vectors for the words that the GloVe file has; tells how many those are."""
+        if self.config.glove is None:
+            return {}
+        vectors, rows = load_glove(Path(self.config.glove), self._tokenizer.get_vocab(), self.config.width)
+        self.embedding.weight[rows] = vectors.to(self.embedding.weight)
+        num_words = self.num_tokens - len(self._tokenizer.all_special_ids)
+        log.info(
+            "%s has %s of %s words (%.1f%%)",
+            self.config.glove,
+            f"{len(rows):,}",
+            f"{num_words:,}",
+            100 * len(rows) / max(1, num_words),
+        )
+        return {"words": num_words, "words_with_vectors": len(rows)}
+
+    def _texts(self, news: PackedNews) -> Iterator[Text]:
+        """All segments, some of like length at a time, shortest first; one empty text where there are none."""
+        device = self.embedding.weight.device
+        lengths_K, owners_K = news.lengths_K, torch.repeat_interleave(news.segments_M)
+        readers_M = torch.full((len(news),), UNKNOWN) if news.readers_M is None else news.readers_M
+        fields_K = torch.zeros(len(owners_K), dtype=torch.uint8) if news.fields_K is None else news.fields_K
+        for rows in lengths_K.argsort(stable=True).split(SEGMENTS_AT_ONCE):
+            place_W = torch.arange(int(lengths_K[rows].max()) if len(rows) else 1)
+            is_word_KW = place_W < lengths_K[rows][:, None]
+            places_KW = torch.where(is_word_KW, news.segment_starts[rows][:, None] + place_W, 0)
+            if news.is_padding_T is not None:
+                is_word_KW &= ~news.is_padding_T[places_KW]
+            tokens_KW = torch.where(is_word_KW, news.tokens_T[places_KW].long(), 0)
+            yield Text(
+                words_KWE=self.drop(self.embedding(tokens_KW.to(device, non_blocking=True))),
+                is_word_KW=is_word_KW.to(device, non_blocking=True),
+                owners_K=owners_K[rows].to(device),
+                fields_K=fields_K[rows].to(device),
+                readers_K=readers_M[owners_K[rows]].to(device),
+            )

@@ -1,0 +1,94 @@
+"""Encoding in place against centralized encoding: the same rows everywhere, the same gradients."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_central import NUM_NEWS, WordSum, loss_of, some_cache, some_news
+
+from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged
+from speedyfeed.encoding.places import encode_places
+from speedyfeed.models.packed import PackedNews
+
+numbers = st.integers(0, NUM_NEWS)
+
+
+def loss_and_gradients(encoder: WordSum, merged: MergedNews) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    clicks, negatives = (dispatch(merged.news_MD, at) for at in (merged.history_BL, merged.negatives_BLN))
+    loss = loss_of(clicks, negatives, merged.history_BL > 0)
+    if not loss.requires_grad:  # all is read from the cache
+        return loss, []
+    gradients = torch.autograd.grad(loss, list(encoder.parameters()), allow_unused=True)
+    return loss, [
+        torch.zeros_like(p) if g is None else g for p, g in zip(encoder.parameters(), gradients, strict=True)
+    ]
+
+
+@given(
+    history=st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=4),
+    negative=st.lists(numbers, min_size=12, max_size=12),
+    read=st.sets(st.integers(1, NUM_NEWS)),
+)
+def test_in_place_is_centralized(history: list[list[int]], negative: list[int], read: set[int]) -> None:
+    encoder = WordSum()
+    history_BL = np.array(history, np.int32)
+    negatives_BLN = np.array(negative[: history_BL.size], np.int32).reshape(*history_BL.shape, 1)
+    distinct = set(np.concatenate([history_BL.ravel(), negatives_BLN.ravel()]).tolist()) - {0}
+    batch = {"history_BL": history_BL, "negatives_BLN": negatives_BLN, "read_R": np.array(sorted(distinct & read))}
+    central = encode_merged(
+        encoder, some_news(), some_cache(), encode_E=np.array(sorted(distinct - read), np.int32), **batch
+    )
+    num_central = encoder.num_encoded
+    places = encode_places(encoder, some_news(), some_cache(), **batch)
+    everywhere = history_BL.size + negatives_BLN.size
+    num_read = np.isin(history_BL, list(read)).sum() + np.isin(negatives_BLN, list(read)).sum()
+    assert encoder.num_encoded - num_central == everywhere - num_read  # padding too
+    assert num_central == len(distinct - read)
+
+    for at in ("history_BL", "negatives_BLN"):
+        ours, twin = (dispatch(m.news_MD, getattr(m, at)) for m in (places, central))
+        torch.testing.assert_close(ours, twin)
+        assert torch.equal(getattr(places, at) > 0, getattr(central, at) > 0)
+        assert torch.equal(places.ids_M[getattr(places, at)], central.ids_M[getattr(central, at)])
+    assert torch.equal(places.encoded_E, central.encoded_E)
+    torch.testing.assert_close(places.encoded_ED, central.encoded_ED)
+    (loss, gradients), (wanted_loss, wanted) = (loss_and_gradients(encoder, m) for m in (places, central))
+    torch.testing.assert_close(loss, wanted_loss)
+    for gradient, expected in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+class Readers(WordSum):
+    """Remembers who read what."""
+
+    def forward(self, news: PackedNews) -> torch.Tensor:
+        assert news.readers_M is not None
+        self.readers = news.readers_M.tolist()
+        return super().forward(news)
+
+
+def test_every_place_is_read_by_the_reader_of_its_row() -> None:
+    encoder = Readers()
+    encode_places(
+        encoder,
+        some_news(),
+        some_cache(),
+        history_BL=np.array([[1, 2], [3, 0]]),
+        negatives_BLN=np.array([[[4, 5, 6]], [[7, 8, 9]]]),
+        read_R=np.array([2, 7]),
+        readers_B=torch.tensor([10, 20]),
+    )
+    assert encoder.readers == [10, 20, 20, 10, 10, 10, 20, 20]
+
+
+def test_nothing_is_read_without_a_cache() -> None:
+    with pytest.raises(AssertionError, match="there is none"):
+        encode_places(
+            WordSum(),
+            some_news(),
+            None,
+            history_BL=np.array([[1]]),
+            negatives_BLN=np.array([[[2]]]),
+            read_R=np.array([2]),
+        )

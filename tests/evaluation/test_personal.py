@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from test_ranking import MeanOfClicks
+
+from speedyfeed.evaluation import personal
+from speedyfeed.evaluation.evaluate import evaluate, evaluate_personally
+from speedyfeed.evaluation.index import ExactIndex
+from speedyfeed.evaluation.personal import score_and_retrieve_personally
+from speedyfeed.evaluation.ranking import score_and_retrieve
+from speedyfeed.ragged import Ragged
+
+
+@pytest.mark.parametrize("num_pools", [1, 3])
+def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions, news_VD, num_pools):
+    pools = np.arange(len(impressions.readers)) % num_pools
+    encode = MeanOfClicks(news_VD)
+
+    def encode_reader(reader, history):
+        histories = Ragged(values=history, offsets=np.array([0, len(history)]))
+        return news_VD, encode(histories)[0]
+
+    scores, retrieved = score_and_retrieve_personally(impressions, encode_reader, pools)
+    wanted, wanted_retrieved = score_and_retrieve(impressions, news_VD, encode, ExactIndex.build, pools)
+    np.testing.assert_allclose(scores.values, wanted.values, rtol=1e-5)
+    np.testing.assert_array_equal(retrieved.found, wanted_retrieved.found)
+    assert (retrieved.found > 0).any()
+    assert (retrieved.num_pools, retrieved.news_per_pool) == (
+        wanted_retrieved.num_pools,
+        wanted_retrieved.news_per_pool,
+    )
+    ours = evaluate_personally(impressions, encode_reader, np.random.default_rng(0), resamples=10)
+    theirs = evaluate(
+        impressions, news_VD, encode, np.random.default_rng(0), build_index=ExactIndex.build, resamples=10
+    )
+    assert ours.values.keys() == theirs.values.keys()
+    for name, values in ours.values.items():
+        np.testing.assert_allclose(values, theirs.values[name], err_msg=name)
+
+
+def test_every_reader_is_ranked_with_their_own_embeddings(impressions, news_VD, monkeypatch):
+    monkeypatch.setattr(personal, "RETRIEVED", 1)
+    favourite = impressions.candidates.values[impressions.labels == 1]
+    liked = {}
+    for row, reader in enumerate(impressions.readers.tolist()):
+        clicked = impressions.candidates[row][
+            impressions.labels[slice(*impressions.candidates.offsets[row : row + 2])] == 1
+        ]
+        liked.setdefault(reader, clicked[clicked > 0][:1].tolist())
+
+    def encode_reader(reader, history):
+        mine = np.zeros((len(news_VD), 1), np.float32)
+        mine[liked[reader]] = 1
+        return mine, np.ones(1, np.float32)
+
+    scores, retrieved = score_and_retrieve_personally(
+        impressions, encode_reader, np.zeros(len(impressions.readers), np.int64)
+    )
+    assert len(favourite)
+    for row, reader in enumerate(impressions.readers.tolist()):
+        shown = impressions.candidates[row]
+        expected = np.where(shown == 0, -np.inf, np.isin(shown, liked[reader]))
+        assert scores[row].tolist() == expected.tolist()
+    clicked = impressions.labels == 1
+    assert retrieved.found[clicked].any()
+    assert not retrieved.found[~clicked].any()

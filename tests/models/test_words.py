@@ -1,0 +1,193 @@
+"""Encoders that start from words: each against its formula, one word at a time; and pretrained vectors."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contracts import NewsEncoderContract, some_news
+from speedyfeed.data.vocabulary import build_word_tokenizer
+from speedyfeed.errors import InputError
+from speedyfeed.models import words as module
+from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
+from speedyfeed.models.glove import load_glove
+from speedyfeed.models.known import Known
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.words import WordNewsEncoder
+
+WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
+KNOWN = Known(categories=("sport", "world"), subcategories=("cup", "vote"), readers=("U1", "U2"))
+CONFIG = WordConfig(width=10, heads=3, window=3, query_width=7, category_width=2, segment_length=8)
+
+
+def build(name: str, config: WordConfig = CONFIG) -> WordNewsEncoder:
+    torch.manual_seed(0)
+    encoder = WordNewsEncoder(
+        name,
+        dim=12,
+        config=config,
+        tokenizer=build_word_tokenizer(WORDS),
+        known=KNOWN,
+        readers=nn.Embedding(3, 5),
+    )
+    return encoder.eval()
+
+
+@pytest.fixture(params=list(WORD_ENCODERS))
+def encoder(request: pytest.FixtureRequest) -> WordNewsEncoder:
+    return build(request.param)
+
+
+class TestEveryWordEncoder(NewsEncoderContract):
+    pass
+
+
+def weighted(items: list[Tensor], scores: list[Tensor]) -> Tensor:
+    weights = torch.stack(scores).softmax(0)
+    return sum((weight * item for weight, item in zip(weights, items, strict=True)), torch.zeros_like(items[0]))
+
+
+def attended(pool: nn.Module, items: list[Tensor]) -> Tensor:
+    return weighted(items, [pool.query(torch.tanh(pool.project(item)))[0] for item in items])
+
+
+def convolved(layer: nn.Module, words: list[Tensor]) -> list[Tensor]:
+    """Each word with the one before and the one after; zeros beyond the ends."""
+    around = [torch.zeros_like(words[0]), *words, torch.zeros_like(words[0])]
+    weight, bias = layer.convolve.weight, layer.convolve.bias
+    return [
+        torch.relu(sum((weight[..., shift] @ around[place + shift] for shift in range(3)), bias))
+        for place in range(len(words))
+    ]
+
+
+def one_news(encoder: WordNewsEncoder, name: str, news: PackedNews, row: int) -> Tensor:
+    """The embedding of one news by the formulas of its paper."""
+    one = news.select(torch.tensor([row]))
+    segments = [list(encoder.embedding(tokens.long())) for tokens in one.tokens_T.split(one.lengths_K.tolist())]
+    sequence = [word for segment in segments for word in segment]
+    body = encoder.words
+    if name == "nrms":
+        projected = [body.project(word).view(3, 3, 4) for word in sequence]
+        seen = [
+            torch.cat(
+                [
+                    weighted(
+                        [other[2, head] for other in projected],
+                        [mine[0, head] @ other[1, head] / math.sqrt(4) for other in projected],
+                    )
+                    for head in range(3)
+                ]
+            )
+            for mine in projected
+        ]
+        return attended(body.pool, seen)
+    if name == "npa":
+        reader = int(one.readers_M[0])
+        items = convolved(body.words, sequence)
+        query = torch.relu(body.ask.query(body.ask.readers.weight[reader]))
+        return weighted(items, [query @ torch.tanh(body.ask.project(item)) for item in items])
+    topics = [
+        embed(number)
+        for embed, number in zip(body.categories, (one.categories_M, one.subcategories_M), strict=True)
+    ]
+    if name == "lstur":
+        text = attended(body.text.pool, convolved(body.text.words, sequence))
+        return torch.cat([text, topics[0][0], topics[1][0]])
+    views = [
+        attended(body.views[field].pool, convolved(body.views[field].words, segment))
+        for field, segment in zip(one.fields_K.tolist(), segments, strict=True)
+    ]
+    return attended(body.over_views, [*views, topics[0][0], topics[1][0]])
+
+
+@pytest.mark.parametrize("name", list(WORD_ENCODERS))
+@pytest.mark.parametrize("at_once", [2, 128])
+def test_all_news_at_once_are_each_by_its_formula(
+    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEGMENTS_AT_ONCE", at_once)
+    encoder, news = build(name), replace(some_news(), readers_M=torch.tensor([1, 2, 0, 0, 1]))
+    rows = [row for row in range(len(news)) if news.segments_M[row]]
+    results = []
+    for embed in (
+        lambda: encoder(news)[rows],
+        lambda: torch.stack([one_news(encoder, name, news, r) for r in rows]) + encoder.shift,
+    ):
+        encoder.zero_grad()
+        embeddings = embed()
+        embeddings.square().sum().backward()
+        results.append((embeddings.detach(), {n: p.grad.clone() for n, p in encoder.named_parameters()}))
+    (ours, gradients), (twin, wanted) = results
+    torch.testing.assert_close(ours, twin)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_reader_at_a_time_is_the_same_as_with_the_news() -> None:
+    encoder, news = build("npa"), replace(some_news(), readers_M=None)
+    news_for = encoder.for_readers(news)
+    for reader in (0, 2):
+        torch.testing.assert_close(news_for(reader), encoder.encode_all(news.read_by(reader)))
+    assert not torch.allclose(news_for(0), news_for(2))
+
+
+def test_dropout_is_for_training_only() -> None:
+    encoder, news = build("nrms"), some_news()
+    assert torch.equal(encoder(news), encoder(news))
+    encoder.train()
+    assert not torch.equal(encoder(news), encoder(news))
+
+
+def test_plain_texts_are_read_with_the_stores_words() -> None:
+    encoder = build("naml")
+    rows = encoder.encode(["word1, Word2!", ("word1 word2", "", ""), ("word1", "word2"), "nobody knows these"])
+    assert rows.shape == (4, 12)
+    torch.testing.assert_close(rows[0], rows[1])
+    assert not torch.allclose(torch.tensor(rows[0]), torch.tensor(rows[2]))
+
+
+@pytest.mark.parametrize("header", ["", "3 10\n"])
+def test_pretrained_vectors_are_taken_over_and_counted(header: str, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.txt"
+    lines = [
+        f"{word} {' '.join(str(number + 0.5) for _ in range(10))}"
+        for number, word in enumerate(["word3", "word 4", "nobody", "word5"])
+    ]
+    file.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    encoder = build("nrms", replace(CONFIG, glove=file))
+    before = encoder.embedding.weight.detach().clone()
+    assert encoder.load_vectors() == {"words": 56, "words_with_vectors": 2}
+    after = encoder.embedding.weight.detach()
+    numbers = encoder.tokenizer.get_vocab()
+    assert after[numbers["word3"]].tolist() == [0.5] * 10
+    assert after[numbers["word5"]].tolist() == [3.5] * 10
+    others = [number for word, number in numbers.items() if word not in ("word3", "word5")]
+    assert torch.equal(after[others], before[others])
+    assert build("nrms").load_vectors() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a 1 2\n", "found 2 numbers after the word, expected 3.*--words.width"),
+        ("a 1 2 x\n", "vectors.txt:1.*'x'"),
+    ],
+)
+def test_a_file_of_other_vectors_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_glove(file, {"a": 0}, 3)
+    with pytest.raises(InputError, match="no such file"):
+        load_glove(tmp_path / "none.txt", {}, 3)
+
+
+def test_mistakes_in_the_settings_are_told() -> None:
+    with pytest.raises(InputError, match="5 heads do not divide news embeddings of width 12"):
+        build("nrms", replace(CONFIG, heads=5))
+    with pytest.raises(InputError, match="leave no room for text"):
+        build("lstur", replace(CONFIG, category_width=6))

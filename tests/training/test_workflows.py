@@ -1,0 +1,179 @@
+"""Every acceleration on or off: the same loss from the same clicks, and the same gradients."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from speedyfeed.batching.batches import BatchConfig, Position
+from speedyfeed.batching.loader import Loader, LoaderState
+from speedyfeed.batching.plan import new_stamps
+from speedyfeed.data.store import Timelines
+from speedyfeed.encoding.tokens import open_packed
+from speedyfeed.errors import InputError
+from speedyfeed.models.baselines import WordConfig
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.ragged import Ragged
+from speedyfeed.recipes import conventional, fast
+from speedyfeed.training.losses import ClickLoss, LossConfig
+from speedyfeed.training.run import RunConfig
+from speedyfeed.training.trainer import build_recommender
+from speedyfeed.training.workflows import Workflow
+
+WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)
+USERS = {"nrms": "self-attention", "naml": "additive", "lstur": "lstur-ini", "npa": "npa", "plm": "attentive"}
+BATCH = BatchConfig(token_budget=1 << 20, max_clicks=12, gamma=0, num_buckets=1)
+
+
+def run_of(name, tiny_encoder):
+    encoder = str(tiny_encoder) if name == "plm" else name
+    user = UserConfig(name=USERS[name], heads=4, query_width=6, reader_width=5)
+    news = NewsEncoderConfig(encoder=encoder, dim=16, segments=name != "plm")
+    return RunConfig(news=news, words=WORDS, user=user, batch=BATCH)
+
+
+def one_user(store, num_clicks):
+    """A log with one user of the store and their latest clicks."""
+    lengths = store.train.clicks.lengths
+    user = int(np.flatnonzero(lengths >= num_clicks)[0])
+    places = np.arange(store.train.clicks.offsets[user + 1] - num_clicks, store.train.clicks.offsets[user + 1])
+    return Timelines(
+        clicks=Ragged(values=store.train.clicks.values[places], offsets=np.array([0, num_clicks])),
+        click_pools=store.train.click_pools[places],
+        pools=store.train.pools,
+    )
+
+
+def build(config, store):
+    torch.manual_seed(0)
+    return build_recommender(config.recommender, store).eval()  # eval: no dropout, and no reader is a stranger
+
+
+def learn(model, config, store, log, stamps=None, cache=None):
+    """Loss and gradients of an epoch of one batch."""
+    news = open_packed(store, words=model.news.reads_words, known=model.known)
+    loss = ClickLoss(config.loss, no_pool_weight=0.5)
+    workflow = Workflow(model, loss, news, cache, torch.zeros(store.num_news + 1), config.batch)
+    state = None if stamps is None else LoaderState(position=Position(step=stamps.max() + 1), stamps_V=stamps)
+    with Loader(log, news.lengths_M.numpy(), config.batch, epochs=1, state=state) as loader:
+        (batch,) = loader
+    model.zero_grad()
+    learned = workflow(batch)
+    learned.loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return batch, learned, gradients
+
+
+def assert_same(ours, twin):
+    (_, learned, gradients), (_, expected, wanted) = ours, twin
+    torch.testing.assert_close(learned.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert gradients.keys() == wanted.keys()
+    assert len(gradients) > 3
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("num_clicks", [1, 7])
+@pytest.mark.parametrize("name", [name for name in USERS if name != "npa"])
+def test_conventional_and_fast_learn_the_same_from_one_user(name, num_clicks, store, tiny_encoder):
+    config = run_of(name, tiny_encoder)
+    model, log = build(config, store), one_user(store, num_clicks)
+    batch, *_ = quick = learn(model, config, store, log)
+    slow_config = conventional(config)
+    slow, *_ = conventionally = learn(model, slow_config, store, log)
+    assert_same(conventionally, quick)
+    assert batch.history_BL.shape == (1, num_clicks)
+    assert slow.history_BL.shape == (num_clicks, BATCH.max_clicks)
+    assert slow.num_clicks == batch.num_clicks == num_clicks
+    assert batch.data_efficiency == 1 > slow.data_efficiency
+
+
+@pytest.mark.parametrize(
+    ("central", "autoregressive", "size", "mode"),
+    list(product([True, False], [True, False], [0, 64], ["packed", "padded"]))[1:],
+)
+def test_any_subset_of_the_accelerations_learns_the_same(central, autoregressive, size, mode, store, tiny_encoder):
+    log = one_user(store, 5)
+    for name in ("nrms", "plm"):
+        config = run_of(name, tiny_encoder)
+        model = build(config, store)
+        batch = replace(config.batch, central=central, autoregressive=autoregressive, size=size, mode=mode)
+        assert_same(learn(model, replace(config, batch=batch), store, log), learn(model, config, store, log))
+
+
+def test_bus_segments_are_padded_to_the_same_loss(store, tiny_encoder):
+    config = run_of("plm", tiny_encoder)
+    config = replace(config, news=replace(config.news, segments=True))
+    model, log = build(config, store), one_user(store, 5)
+    padded = replace(config, batch=replace(config.batch, mode="padded"))
+    assert_same(learn(model, padded, store, log), learn(model, config, store, log))
+
+
+@pytest.mark.parametrize("central", [True, False])
+def test_rows_of_the_cache_are_used_wherever_news_are_encoded(central, store, tiny_encoder):
+    from speedyfeed.encoding.cache import NewsCache
+
+    config = run_of("nrms", tiny_encoder)
+    config = replace(config, batch=replace(config.batch, gamma=5, beta=1e9, central=central))
+    model, log = build(config, store), one_user(store, 6)
+    batch, fresh, _ = learn(model, config, store, log)
+    cache = NewsCache(num_news=store.num_news, dim=16)
+    cache.write(fresh.merged.encoded_E, fresh.merged.encoded_ED, 0)
+    assert fresh.merged.encoded_E.tolist() == batch.encode_E.tolist()
+    stamps = new_stamps(store.num_news)
+    stamps[batch.encode_E] = 0
+    again, cached, gradients = learn(model, config, store, log, stamps, cache)
+    assert len(again.encode_E) == 0
+    assert len(cached.merged.encoded_E) == 0
+    torch.testing.assert_close(cached.loss, fresh.loss)
+    assert not any(name.startswith("news.") for name, gradient in gradients.items() if gradient.any())
+
+
+def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny_encoder):
+    for name in ("lstur", "npa"):
+        config = conventional(run_of(name, tiny_encoder))
+        model, log = build(config, store), one_user(store, 8)
+        *_, known = learn(model, config, store, log)
+        assert known["readers.weight"][1].any()
+        assert not known["readers.weight"][0].any()
+        model.train()
+        torch.manual_seed(1)
+        *_, some = learn(model, config, store, log)
+        assert some["readers.weight"][0].any()  # eight instances, half of them strangers
+        assert some["readers.weight"][1].any()
+
+
+def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):
+    config = run_of("npa", tiny_encoder)
+    model, log = build(config, store), one_user(store, 2)
+    with pytest.raises(InputError, match=r"'npa' makes another embedding.*--workflow conventional"):
+        learn(model, config, store, log)
+    config = run_of("nrms", tiny_encoder)
+    slow = replace(conventional(config), loss=LossConfig(in_batch=0.5))
+    with pytest.raises(InputError, match=r"batch.central and batch.autoregressive"):
+        learn(build(config, store), slow, store, log)
+
+
+def test_a_workflow_is_all_switches_and_back(tiny_encoder):
+    config = replace(run_of("nrms", tiny_encoder), batch=BatchConfig())
+    slow = conventional(config)
+    assert (slow.batch.central, slow.batch.autoregressive, slow.batch.mode, slow.batch.gamma) == (
+        False,
+        False,
+        "padded",
+        0,
+    )
+    assert slow.batch.size > 0
+    assert not slow.news.segments
+    assert fast(slow) == config
+
+
+def test_news_too_long_for_the_encoder_are_told_at_once(store, tiny_encoder):
+    config = run_of("plm", tiny_encoder)
+    model = build(config, store)
+    model.news.max_tokens = 10
+    with pytest.raises(InputError, match="but this encoder reads 10"):
+        learn(model, config, store, one_user(store, 2))
