@@ -11,6 +11,8 @@ from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.errors import InputError
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
+from speedyfeed.serving.batcher import Batcher
+from speedyfeed.serving.feed import Query, open_feed
 
 SMALL = [
     *("--news.dim", "16", "--words.width", "8", "--words.heads", "4", "--words.category-width", "4"),
@@ -50,6 +52,43 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
         answers.append(json.loads(capsys.readouterr().out)["recommendations"])
         assert len(answers[-1]) == 4
     assert (answers[0] == answers[1]) == (name not in ("lstur", "npa"))
+
+
+@pytest.mark.parametrize("name", ["naml", "npa"])
+def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_personal(name, store, tmp_path, capsys):
+    run, logs = tmp_path / "run", store.path.parent / "logs"
+    main(["train", str(store.path), str(run), "--recipe", name, "--steps", "2", *SMALL])
+    capsys.readouterr()
+    figures = []
+    for data in (store.path, logs):  # read by the run's own words, whatever the log would make of them
+        main(["evaluate", str(run), str(data), "--json", "--exact"])
+        figures.append(json.loads(capsys.readouterr().out))
+    assert figures[1]["impressions"] == figures[0]["impressions"] > 0
+    assert figures[1]["auc"] == pytest.approx(figures[0]["auc"], abs=1e-4)
+    assert figures[0]["index"]["kind"] == "exact"
+    main(["rank", str(run), str(logs), str(tmp_path / "out.zip")])
+    main(["rank", "--check", str(tmp_path / "out.zip"), "--against", str(logs)])
+    batcher = Batcher()
+    try:
+        if name == "npa":
+            with pytest.raises(InputError, match="another embedding of a news for every reader: there is none to"):
+                open_feed(run, tmp_path / "cache", batcher)
+        else:
+            feed = open_feed(run, tmp_path / "cache", batcher)
+            answer = feed.recommend(Query(history=[("A late goal wins the cup", "", "")], k=3))
+            assert len(answer.ranked) == 3
+    finally:
+        batcher.close()
+
+
+def test_baselines_keep_the_settings_they_learn_with():
+    """Whatever the defaults become, which are chosen for pretrained encoders."""
+    temperatures = {name: recipe(name).loss.temperature for name in ("nrms", "naml", "lstur", "npa")}
+    assert temperatures == {"nrms": 0.1, "naml": 1.0, "lstur": 1.0, "npa": 1.0}
+    for name in temperatures:
+        run = recipe(name)
+        assert (run.loss.no_pool_weight, run.batch.negatives, run.train.lr) == (0.0, 4, 1e-3)
+        assert not run.news.normalize
 
 
 def test_npa_is_refused_in_the_fast_workflow_with_one_line(store, tmp_path, capsys):

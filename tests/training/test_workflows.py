@@ -43,6 +43,7 @@ def one_user(store, num_clicks):
     return Timelines(
         clicks=Ragged(values=store.train.clicks.values[places], offsets=np.array([0, num_clicks])),
         click_pools=store.train.click_pools[places],
+        user_pools=store.train.user_pools[[user]],
         pools=store.train.pools,
     )
 
@@ -73,7 +74,8 @@ def assert_same(ours, twin):
     assert gradients.keys() == wanted.keys()
     assert len(gradients) > 3
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-3, atol=1e-6, msg=name)
+        noise = 1e-6 + 2e-5 * float(wanted[name].abs().max())  # of sums in another order, where terms cancel
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-3, atol=noise, msg=name)
 
 
 @pytest.mark.parametrize("num_clicks", [1, 7])
