@@ -13,6 +13,7 @@ from speedyfeed.serving.doors import Limits, WriteDoor, is_loopback
 from speedyfeed.serving.service import Service
 
 TOKEN = "a token nobody guesses"
+JSON = "application/json"
 ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -123,6 +124,12 @@ BAD = {
         "POST",
         "/v1/news",
         {"json": {"news": [{"title": "x", "published": "2026-01-01T00:00:00"}]}, "headers": ALLOWED},
+        422,
+    ),
+    "time as a number": (
+        "POST",
+        "/v1/news",
+        {"json": {"news": [{"title": "x", "published": 0}]}, "headers": ALLOWED},
         422,
     ),
     "time before all times": (
@@ -338,6 +345,31 @@ def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatc
             thread.join()
     assert sorted({answer.status_code for answer in answers}) == [201, 503]
     assert sum(answer.status_code == 201 for answer in answers) == MAX_WAITING_WRITES
+
+
+def test_a_method_that_is_not_there_names_those_that_are(client):
+    for path, allowed in {
+        "/v1/news/N1": "DELETE, GET",
+        "/v1/news": "POST",
+        "/v1/recommend": "POST",
+        "/healthz": "GET",
+    }.items():
+        response = client.put(path)
+        assert response.status_code == 405
+        assert response.headers["allow"] == allowed
+
+
+def test_a_whole_number_may_be_written_with_a_point(client):
+    assert len(ids(client.post("/v1/recommend", content=b'{"k": 3.0}', headers={"content-type": JSON}))) == 3
+    half = client.post("/v1/recommend", content=b'{"k": 3.5}', headers={"content-type": JSON})
+    assert half.status_code == 422
+
+
+def test_files_of_the_page_are_sent_again_only_when_they_changed(client):
+    for path in ("/", "/app.js"):
+        first = client.get(path)
+        assert first.status_code == 200
+        assert client.get(path, headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 def test_the_openapi_document_has_every_route(client):

@@ -1,7 +1,6 @@
 """The command as a process: it serves, survives kill -9, and answers mistakes with one line."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -10,11 +9,12 @@ import time
 import urllib.request
 
 import pytest
+import uvicorn
 
 from speedyfeed.cli import main
 from speedyfeed.serving.journal import Journal
 
-PATIENCE = 120
+PATIENCE = 600  # loading torch on a busy machine is no failure
 
 
 def free_port():
@@ -88,15 +88,10 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     journal.close()
 
 
-def test_data_lie_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path):
+def test_data_lie_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path, monkeypatch):
     link = tmp_path / "current"
-    os.symlink(run, link)
-    port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "speedyfeed", "serve", str(link), "--port", str(port)])
-    deadline = time.monotonic() + PATIENCE
-    while not (tmp_path / "current.feed").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.kill()
-    process.wait()
-    assert (tmp_path / "current.feed").is_dir()
+    link.symlink_to(run)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server: None)
+    main(["serve", str(link)])
+    assert (tmp_path / "current.feed" / "journal.sqlite").exists()
     assert not run.with_name(f"{run.name}.feed").exists()

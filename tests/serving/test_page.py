@@ -26,7 +26,7 @@ SWITCHES = (
     "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1360,1000 "
     "--force-prefers-reduced-motion"  # a story on its way to a new place cannot be clicked
 )
-PATIENCE = 60
+PATIENCE = 120  # a busy machine is no failure
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import Gauge, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Match, Route
 
 from speedyfeed import __version__
 from speedyfeed.serving.doors import Doors, Limits, Metrics, WriteDoor
@@ -106,7 +108,9 @@ def build_app(
             raise HTTPException(503, "The feed is being loaded.", {"Retry-After": "1"})
         return service.feed
 
-    async def may_write(request: Request) -> None:
+    async def may_write(
+        request: Request, _: Annotated[object, Security(HTTPBearer(auto_error=False, scheme_name="token"))]
+    ) -> None:
         door(request)
 
     OpenFeed = Annotated[Feed, Depends(open_feed)]
@@ -201,7 +205,14 @@ def build_app(
         """For Prometheus."""
         return PlainTextResponse(generate_latest(metrics.registry))
 
-    app.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
+    page = StaticFiles(directory=PAGE, html=True)
+
+    # Not mounted: a mount at the root would answer for the methods that other routes do not have.
+    @app.get("/", include_in_schema=False)
+    @app.get("/{file}", include_in_schema=False)
+    async def get_page(request: Request, file: str = ".") -> Response:
+        return await page.get_response(file, request.scope)
+
     return app
 
 
@@ -238,5 +249,16 @@ def _add_problem_answers(app: FastAPI) -> None:
         return JSONResponse({"detail": f"{where}: {first['msg']}" if where else str(first["msg"])}, 422)
 
     @app.exception_handler(StarletteHTTPException)
-    async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
-        return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+    async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # of all routes with that path, not only the first
+            methods = {method for route in app.routes for method in _methods(route, request)}
+            headers["Allow"] = ", ".join(sorted(methods))
+        return JSONResponse({"detail": str(error.detail)}, error.status_code, headers)
+
+
+def _methods(route: BaseRoute, request: Request) -> set[str]:
+    """Those the route has for the path of a request."""
+    if not isinstance(route, Route) or route.matches(request.scope)[0] is Match.NONE:
+        return set()
+    return route.methods or set()

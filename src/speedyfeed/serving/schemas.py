@@ -5,7 +5,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from speedyfeed.serving.batcher import Text
 from speedyfeed.serving.feed import Answer, Query, Ranked
@@ -23,10 +23,23 @@ Title = Annotated[str, Field(min_length=1, max_length=500, pattern=r"\S")]
 Abstract = Annotated[str, Field(max_length=5_000)]
 Body = Annotated[str, Field(max_length=50_000)]
 Category = Annotated[str, Field(max_length=100)]
+Place = Annotated[list[float], Field(min_length=2, max_length=2)]
+"""x and y on the map of all news, from -1 to 1."""
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _whole(number: object) -> object:
+    """To JSON 40.0 and 40 are the same."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _text(time: object) -> object:
+    if not isinstance(time, str):
+        raise ValueError("should be a time, written like 2026-11-15T08:30:00Z")
+    return time
 
 
 def _in_utc(time: datetime) -> datetime:
@@ -53,7 +66,9 @@ class RecommendBody(_Body):
     history: list[AnyId | TextBody] = Field(
         [], max_length=MAX_HISTORY, description="Clicks, oldest first: ids, or texts. Empty is a new reader."
     )
-    k: int = Field(10, ge=1, le=MAX_K, description="How many news to answer with, at most.")
+    k: Annotated[int, BeforeValidator(_whole)] = Field(
+        10, ge=1, le=MAX_K, description="How many news to answer with, at most."
+    )
     candidates: list[AnyId] | None = Field(None, max_length=MAX_IDS, description="Rank only these.")
     exclude: list[AnyId] = Field([], max_length=MAX_IDS, description="Leave out these, and the history.")
     categories: list[Category] = Field([], max_length=100, description="Only these; empty is any.")
@@ -81,7 +96,7 @@ class NewsBody(TextBody):
 
     news_id: NewId | None = Field(None, description="Left out, a new one is given.")
     category: Category = ""
-    published: Annotated[AwareDatetime, AfterValidator(_in_utc)] | None = Field(
+    published: Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_in_utc)] | None = Field(
         None, strict=False, description="Left out, it is now."
     )
 
@@ -110,7 +125,7 @@ class NewsAnswer(BaseModel):
     abstract: str
     category: str
     published: datetime | None = Field(description="None: not known.")
-    place: tuple[float, float] = Field(description="On the map of all news, from -1 to 1.")
+    place: Place = Field(description="x and y on the map of all news, from -1 to 1.")
 
     @classmethod
     def of(cls, news: News, place: tuple[float, float]) -> Self:
@@ -121,7 +136,7 @@ class NewsAnswer(BaseModel):
             abstract=news.abstract,
             category=news.category,
             published=published,
-            place=place,
+            place=list(place),
         )
 
 
@@ -155,8 +170,8 @@ class RecommendAnswer(BaseModel):
     model: str = Field(description="Fingerprint of the model that answered.")
     news: list[RankedNews] = Field(description="Best first.")
     unknown: list[str] = Field(description="Ids of the request that name no news here.")
-    reader: tuple[float, float] = Field(description="The reader's place on the map.")
-    clicks: list[tuple[float, float] | None] = Field(description="Places of the history; null where unknown.")
+    reader: Place = Field(description="The reader's place on the map.")
+    clicks: list[Place | None] = Field(description="Places of the history; null where unknown.")
 
     @classmethod
     def from_answer(cls, answer: Answer) -> "RecommendAnswer":
@@ -164,8 +179,8 @@ class RecommendAnswer(BaseModel):
             model=answer.model,
             news=[RankedNews.from_ranked(one) for one in answer.ranked],
             unknown=list(answer.unknown),
-            reader=answer.reader,
-            clicks=list(answer.clicks),
+            reader=list(answer.reader),
+            clicks=[None if place is None else list(place) for place in answer.clicks],
         )
 
 
