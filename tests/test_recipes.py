@@ -42,14 +42,13 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
     figures = json.loads(capsys.readouterr().out)
     assert 0 < figures["auc"] < 1
     assert 0 < figures["recall@200"] <= 1
-    reader = store.load_users()["user_id"][0].as_py()
     ids = store.load_titles()["news_id"].to_pylist()
     answers = []
-    for who in ((), ("--reader", reader)):
-        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", *who])
-        answers.append(json.loads(capsys.readouterr().out)["recommendations"])
-        assert len(answers[-1]) == 4
-    assert (answers[0] == answers[1]) == (name not in ("lstur", "npa"))
+    for reader in ("nobody", *store.load_users()["user_id"].to_pylist()[:8]):
+        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", "--reader", reader])
+        answers.append(capsys.readouterr().out)
+    assert len(json.loads(answers[0])["recommendations"]) == 4
+    assert (len(set(answers)) > 1) == (name in ("lstur", "npa"))
 
 
 def test_npa_is_refused_in_the_fast_workflow_with_one_line(store, tmp_path, capsys):
