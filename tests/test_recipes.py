@@ -44,14 +44,13 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
     figures = json.loads(capsys.readouterr().out)
     assert 0 < figures["auc"] < 1
     assert 0 < figures["recall@200"] <= 1
-    reader = store.load_users()["user_id"][0].as_py()
     ids = store.load_titles()["news_id"].to_pylist()
     answers = []
-    for who in ((), ("--reader", reader)):
-        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", *who])
-        answers.append(json.loads(capsys.readouterr().out)["recommendations"])
-        assert len(answers[-1]) == 4
-    assert (answers[0] == answers[1]) == (name not in ("lstur", "npa"))
+    for reader in ("nobody", *store.load_users()["user_id"].to_pylist()[:8]):
+        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", "--reader", reader])
+        answers.append(capsys.readouterr().out)
+    assert len(json.loads(answers[0])["recommendations"]) == 4
+    assert (len(set(answers)) > 1) == (name in ("lstur", "npa"))
 
 
 @pytest.mark.parametrize("name", ["naml", "npa"])
@@ -84,7 +83,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
 def test_baselines_keep_the_settings_they_learn_with():
     """Whatever the defaults become, which are chosen for pretrained encoders."""
     temperatures = {name: recipe(name).loss.temperature for name in ("nrms", "naml", "lstur", "npa")}
-    assert temperatures == {"nrms": 0.1, "naml": 1.0, "lstur": 1.0, "npa": 1.0}
+    assert temperatures == {"nrms": 0.1, "naml": 1.0, "lstur": 1.0, "npa": 0.1}
     for name in temperatures:
         run = recipe(name)
         assert (run.loss.no_pool_weight, run.batch.negatives, run.train.lr) == (0.0, 4, 1e-3)

@@ -81,7 +81,7 @@ def lstur() -> RunConfig:
 
 def npa() -> RunConfig:
     """Words and clicks weighed by what each reader asks of them (Wu et al., 2019); conventional only."""
-    return conventional(_from_words("npa", UserConfig(name="npa", stranger=0.1)))
+    return conventional(_from_words("npa", UserConfig(name="npa", stranger=0.1), temperature=0.1))
 
 
 def conventional(run: RunConfig) -> RunConfig:

@@ -96,7 +96,9 @@ class Recommender(nn.Module):
         self.readers = (
             nn.Embedding(1 + len(self.known.readers), config.user.reader_width) if config.knows_readers else None
         )
-        """What is learned about each reader; the first row is a stranger."""
+        """What is learned about each reader; the first row is a stranger, and all begin like one."""
+        if self.readers is not None:
+            nn.init.zeros_(self.readers.weight)
         self.news: NewsModule
         if config.reads_words:
             assert tokenizer is not None, "an encoder of words needs the tokenizer of its store"
