@@ -18,6 +18,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from speedyfeed.serving.app import PAGE, build_app
 from speedyfeed.serving.doors import WriteDoor
+from speedyfeed.serving.feed import Query
+from speedyfeed.serving.journal import News
 from speedyfeed.serving.service import Service
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -156,7 +158,20 @@ def test_a_pasted_headline_joins_the_feed(page, service):
     assert "Cup comes <b>home</b> at last" in page.titles()  # as text, never as markup
     assert page.texts(".just-in h3 button") == ["Cup comes <b>home</b> at last"]
     assert len(page.texts("#joined li")) == 3
+    page.find("#joined .link").click()
+    assert page.browser.switch_to.active_element.text == "Cup comes <b>home</b> at last"
     assert len(service.feed.shelf) == 13
+
+
+def test_a_headline_far_down_is_fetched_to_be_seen(page, service):
+    service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(40)])
+    fresh = service.feed.recommend(Query(k=60))
+    last = fresh.ranked[-1].news.title  # its like will rank as low
+    page.find("#headline").send_keys(f"{last}")
+    page.find("#add button").click()
+    page.wait(lambda: "Published." in page.find("#joined").text)
+    assert len(page.texts(".just-in")) == 1
+    assert len(page.titles()) > 21
 
 
 def test_topics_filter_and_popularity_blends(page):

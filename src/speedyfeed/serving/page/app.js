@@ -3,10 +3,11 @@
 import * as api from "./api.js";
 import { $, element, hueOf, setTopics } from "./elements.js";
 import { drawNews, drawReader } from "./map.js";
-import { drawStories, moveFocus } from "./stories.js";
+import { drawStories, moveFocus, showStory } from "./stories.js";
 
 const KEPT = "speedyfeed-history";
 const PAGE = 21;
+const MOST = 200;
 
 const state = {
   history: JSON.parse(localStorage.getItem(KEPT) ?? "[]"),
@@ -17,19 +18,19 @@ const state = {
   asked: 0,
 };
 
+const question = (history) => ({
+  history: history.map((one) => one.news_id),
+  categories: state.topic ? [state.topic] : [],
+  popularity: state.popularity,
+});
+
 // Answers may overtake each other: only the one to the latest question is drawn.
 async function refresh() {
   const asked = ++state.asked;
   const history = [...state.history];
   $("feed").setAttribute("aria-busy", "true");
   try {
-    const answer = await api.recommend({
-      history: history.map((one) => one.news_id),
-      k: state.k,
-      categories: state.topic ? [state.topic] : [],
-      popularity: state.popularity,
-      explain: true,
-    });
+    const answer = await api.recommend({ ...question(history), k: state.k, explain: true });
     if (asked !== state.asked) return;
     const gone = new Set(answer.unknown);
     drawStories(answer.news, history, { fresh: state.fresh, read });
@@ -37,7 +38,7 @@ async function refresh() {
     state.history = history.filter((one) => !gone.has(one.news_id));
     drawHistory();
     $("model").textContent = answer.model;
-    $("more").hidden = answer.news.length < state.k || state.k >= 200;
+    $("more").hidden = answer.news.length < state.k || state.k >= MOST;
     $("welcome").hidden = state.history.length > 0;
     hideProblem();
   } catch (problem) {
@@ -95,15 +96,21 @@ async function publish() {
 }
 
 async function showJoined(id, headline) {
-  const history = state.history.map((one) => one.news_id);
   const [ranked, near] = await Promise.all([
-    api.recommend({ history, k: 200, popularity: state.popularity }),
+    api.recommend({ ...question(state.history), k: MOST }),
     api.similar(id, 3),
   ]);
   const place = ranked.news.findIndex((one) => one.news_id === id) + 1;
-  const told = place ? `It is number ${place} in your feed.` : "It is not among your first 200 yet.";
+  if (place > state.k) {
+    state.k = place;
+    await refresh();
+  }
+  const told = place ? `It is number ${place} in your feed.` : `It is not among your first ${MOST} yet.`;
+  const show = element("button", { type: "button", className: "link", hidden: !place }, "Show it");
+  show.addEventListener("click", () => showStory(id));
   $("joined").replaceChildren(
-    element("p", {}, element("b", {}, "Published. "), told, " Closest to it:"),
+    element("p", {}, element("b", {}, "Published. "), told, " ", show),
+    element("p", {}, "Closest to it:"),
     element("ul", {}, ...near.news.map((one) => element("li", {}, one.title))),
   );
   say(`Published: ${headline}. ${told}`);
@@ -192,7 +199,7 @@ $("undo").addEventListener("click", keys.u);
 $("forget").addEventListener("click", () => forget([]));
 $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", keys["?"]);
-$("more").addEventListener("click", () => { state.k = Math.min(200, state.k + PAGE - 1); refresh(); });
+$("more").addEventListener("click", () => { state.k = Math.min(MOST, state.k + PAGE - 1); refresh(); });
 $("popularity").addEventListener("input", (event) => { state.popularity = Number(event.target.value); refresh(); });
 $("add").addEventListener("submit", (event) => { event.preventDefault(); publish(); });
 $("headline").addEventListener("keydown", (event) => {

@@ -48,7 +48,12 @@ export function drawStories(all, history, { fresh, read }) {
   }
 }
 
-export const storyOf = (id) => list.querySelector(`[data-id="${CSS.escape(id)}"]`);
+const storyOf = (id) => list.querySelector(`[data-id="${CSS.escape(id)}"]`);
+
+export function showStory(id) {
+  storyOf(id)?.scrollIntoView({ block: "center" });
+  storyOf(id)?.querySelector("button").focus({ preventScroll: true });
+}
 
 // Focus the story `step` places on from the focused one.
 export function moveFocus(step) {
