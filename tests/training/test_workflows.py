@@ -11,16 +11,18 @@ from speedyfeed.batching.batches import BatchConfig, Position
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.batching.plan import new_stamps
 from speedyfeed.data.store import Timelines
+from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.recommender import Recommender
 from speedyfeed.models.users import UserConfig
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import conventional, fast
 from speedyfeed.training.losses import ClickLoss, LossConfig
-from speedyfeed.training.run import RunConfig
-from speedyfeed.training.trainer import build_recommender
+from speedyfeed.training.run import RunConfig, TrainConfig, start_run
+from speedyfeed.training.trainer import Trainer, build_recommender, train
 from speedyfeed.training.workflows import Workflow
 
 WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)
@@ -116,8 +118,6 @@ def test_bus_segments_are_padded_to_the_same_loss(store, tiny_encoder):
 
 @pytest.mark.parametrize("central", [True, False])
 def test_rows_of_the_cache_are_used_wherever_news_are_encoded(central, store, tiny_encoder):
-    from speedyfeed.encoding.cache import NewsCache
-
     config = run_of("nrms", tiny_encoder)
     config = replace(config, batch=replace(config.batch, gamma=5, beta=1e9, central=central))
     model, log = build(config, store), one_user(store, 6)
@@ -179,3 +179,33 @@ def test_news_too_long_for_the_encoder_are_told_at_once(store, tiny_encoder):
     model.news.max_tokens = 10
     with pytest.raises(InputError, match="but this encoder reads 10"):
         learn(model, config, store, one_user(store, 2))
+
+
+@pytest.mark.parametrize("name", ["naml", "lstur", "npa"])
+def test_a_baseline_that_fails_and_resumes_ends_like_one_that_did_not(
+    name, store, tiny_encoder, tmp_path, monkeypatch
+):
+    config = run_of(name, tiny_encoder)
+    config = replace(
+        conventional(config)
+        if name == "npa"
+        else replace(config, batch=replace(BATCH, token_budget=500, gamma=3)),
+        train=TrainConfig(lr=1e-2, precision="fp32", steps=6, epochs=1, checkpoint_every=2, validations=0),
+    )
+    whole, broken = (start_run(tmp_path / part, config, store) for part in ("whole", "broken"))
+    train(whole, store)
+    step = Trainer.step
+
+    def breaks(self, batch, factor):
+        if batch.step == 5:
+            raise KeyboardInterrupt
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        train(broken, store)
+    monkeypatch.undo()
+    assert train(broken, store).progress.step == 6
+    ours, twin = (Recommender.from_pretrained(run.path).state_dict() for run in (broken, whole))
+    assert ours.keys() == twin.keys()
+    assert all(torch.equal(ours[name], twin[name]) for name in ours)
