@@ -218,6 +218,15 @@ def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart
     assert float((after**2).sum()) == pytest.approx(float((spread[:8] ** 2).sum()), rel=1e-4)
 
 
+def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
+    encoder, news = make_encoder(dim=8, normalize=False), make_news()
+    pooled = encoder._pool(news).detach()
+    encoder.fit_projection(news, centre=False)
+    after = encoder.encode_all(news)  # five news span at most five of eight directions: nothing is lost
+    torch.testing.assert_close(after @ after.T, pooled @ pooled.T, rtol=1e-4, atol=1e-4)
+    assert not encoder.project.bias.any()
+
+
 def test_embeddings_have_length_one_unless_told_otherwise() -> None:
     news = make_news([[5, 3, 4], [4], [3, 5]])
     torch.testing.assert_close(make_encoder().encode_all(news).norm(dim=1), torch.ones(3))

@@ -23,6 +23,7 @@ from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import open_run, start_run
 from speedyfeed.training.trainer import Trainer, lr_factor, train
+from speedyfeed.training.validation import Validation
 
 
 def lines(run):
@@ -82,6 +83,15 @@ def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
     config = replace(config, train=replace(config.train, steps=3))
     outcome = train(start_run(tmp_path / "run", config, store), store)
     assert outcome.progress.best_auc > 0.6
+
+
+@pytest.mark.parametrize("centred_auc", [0.6, 0.7])
+def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_path, monkeypatch, centred_auc):
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    bias = trainer.model.news.project.bias
+    monkeypatch.setattr(Validation, "measure", lambda *_: centred_auc if bias.any() else 0.65)
+    assert trainer.begin() == max(centred_auc, 0.65)
+    assert bool(bias.any()) == (centred_auc > 0.65)
 
 
 def test_the_same_seed_gives_the_same_model(store, config, tmp_path):
