@@ -97,13 +97,23 @@ def test_settings_of_a_graph_are_saved_with_it(tmp_path):
 
 
 def test_more_news_make_more_graphs_not_larger_ones():
-    config = HnswConfig(length_ranges=2, graph_news=50)
+    config = HnswConfig(length_ranges=2, range_news=50, graph_news=100)
     for num_news, expected in ((60, 2), (101, 3), (300, 6)):
         index = HnswIndex.build(np.arange(1, num_news + 1), vectors(num_news), config)
         assert index.parameters["graphs"] == len(index._graphs) == expected
         assert max(len(graph) for graph in index._graphs) <= 50
-    assert HnswConfig().num_graphs(100_000) == 8
-    assert HnswConfig().num_graphs(1_000_000) == 63
+
+
+def test_news_of_equal_length_are_dealt_to_graphs_by_their_ids(tmp_path):
+    embeddings, queries = vectors(301), vectors(5, seed=1)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    ids = np.arange(1, 302)
+    index = HnswIndex.build(ids[:300], embeddings[:300], HnswConfig(graph_news=100))
+    assert [len(graph) for graph in index._graphs] == [100, 100, 100]
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    opened.add(ids[300:], embeddings[300:])
+    assert_same(opened.search(queries, 10), ExactIndex.build(ids, embeddings).search(queries, 10))
 
 
 def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
@@ -121,10 +131,10 @@ def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monke
             build(*changed)
 
 
-def test_news_of_equal_length_share_a_graph(tmp_path):
+def test_news_of_equal_length_share_a_graph():
     embeddings = np.tile(np.eye(WIDTH, dtype=np.float32), (2, 1))
     index = HnswIndex.build(np.arange(1, 33), embeddings)
-    assert sorted(len(graph) for graph in index._graphs) == [0] * 7 + [32]
+    assert [len(graph) for graph in index._graphs] == [32]
     assert sorted(index.search(embeddings[3:4], 2).ids[0]) == [4, 20]
 
 

@@ -163,10 +163,10 @@ def test_only_one_reload_at_a_time(service, monkeypatch):
     entered, leave = threading.Event(), threading.Event()
     real = service_module.open_feed
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         entered.set()
         leave.wait(60)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(service_module, "open_feed", slow)
     thread = threading.Thread(target=service.reload)

@@ -221,19 +221,18 @@ class _Served:
 
 
 def _save_run(folder: Path, config: ServeBenchConfig) -> None:
-    """An untrained MiniLM recommender with embeddings drawn around topics, long and short as real ones are."""
+    """An untrained MiniLM recommender with embeddings drawn around topics, of length one as its own."""
     model = Recommender(RecommenderConfig()).eval()
     generator = torch.Generator().manual_seed(config.seed)
     topics = torch.randn(TOPICS, model.news.dim, generator=generator)
     topic_V = torch.randint(TOPICS, (config.news,), generator=generator)
     noise_VD = torch.randn(config.news, model.news.dim, generator=generator)
-    lengths_V1 = torch.exp(0.15 * torch.randn(config.news, 1, generator=generator))
     names = [f"topic {topic}" for topic in range(TOPICS)]
     model.catalogue = Catalogue(
         news_ids=[f"N{number}" for number in range(config.news)],
         titles=[f"News number {number} of the morning edition" for number in range(config.news)],
         categories=[names[topic] for topic in topic_V.tolist()],
-        embeddings_VD=lengths_V1 * torch.nn.functional.normalize(topics[topic_V] + noise_VD, dim=1),
+        embeddings_VD=torch.nn.functional.normalize(topics[topic_V] + noise_VD, dim=1),
     )
     model.save_pretrained(folder / "model")
 

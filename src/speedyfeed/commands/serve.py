@@ -30,6 +30,8 @@ class Arguments:
     port: int = 8000
     data: Path | None = None
     """Folder for the news added and removed; RUN.feed unless given. One process at a time can have it."""
+    precision: str = "auto"
+    """How new texts are encoded: auto measures fp32 and bf16 at the start and takes the faster; or one of them."""
     allow_origins: tuple[str, ...] = field(default=())
     """Sites whose pages may call the service from a browser; none unless given."""
 
@@ -48,7 +50,8 @@ def run(arguments: Arguments) -> None:
     if not arguments.run.is_dir():
         raise InputError(f"{arguments.run}: no such folder; make one with: speedyfeed train STORE {arguments.run}")
     folder = arguments.run.absolute()  # a link stays one, so that the data do not move with it
-    service = Service(folder, arguments.data or folder.with_name(f"{folder.name}.feed"))
+    data = arguments.data or folder.with_name(f"{folder.name}.feed")
+    service = Service(folder, data, precision=arguments.precision)
     door = WriteDoor(os.environ.get(TOKEN_VARIABLE), arguments.host)
     server = uvicorn.Server(
         uvicorn.Config(

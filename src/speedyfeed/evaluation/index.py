@@ -1,9 +1,10 @@
 """Search all news by inner product with a user embedding: exactly, or along HNSW graphs (USearch).
 
 HNSW supposes that near is mutual, and inner product is not like that: a short vector is nobody's best match, so
-hardly an edge leads to it. So the graphs are built by angle, which is mutual, and searched by inner product; and
-each range of lengths has a graph of its own, within which the two nearly agree. Graphs stay small as news grow:
-a large one would have to be searched wider for the same recall, takes longer to build and is no faster in the end.
+hardly an edge leads to it. So the graphs are built by angle, which is mutual, and searched by inner product. Where
+all embeddings are equally long, as by default, the two agree; elsewhere each range of lengths has a graph of its
+own, within which they nearly do. Graphs stay small as news grow: a large one would have to be searched wider for
+the same recall, takes longer to build and is no faster in the end.
 `docs/evaluation.md` has the measurements, also of the textbook remedy (one more dimension, all vectors equally
 long), which does far worse.
 """
@@ -36,6 +37,7 @@ Embeddings = NDArray[np.float32]
 _FACTS = "index.json"
 _QUERIES = 256  # a block of exact search scores these many queries
 _NEWS = 1 << 16  # against these many news: 64 MB
+_EQUAL = 0.01  # lengths that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,20 +132,18 @@ class ExactIndex:
 class HnswConfig:
     """The graphs of an approximate index."""
 
-    length_ranges: int = 8
-    """Graphs at least; each takes its share of the news, by the length of their embeddings."""
-    graph_news: int = 16_000
+    graph_news: int = 100_000
     """News in a graph at most when it is built; more news make more graphs."""
-    connectivity: int = 16
+    length_ranges: int = 8
+    """Graphs at least where embeddings are unequally long; each takes a range of lengths."""
+    range_news: int = 32_000
+    """News in such a graph at most."""
+    connectivity: int = 32
     """Edges of each news (M in the HNSW paper)."""
     expansion_add: int = 128
     """News weighed when one is added (efConstruction)."""
-    expansion_search: int = 256
+    expansion_search: int = 400
     """News weighed by a search in each graph (ef); k if that is more."""
-
-    def num_graphs(self, num_news: int) -> int:
-        """For so many news."""
-        return max(self.length_ranges, math.ceil(num_news / self.graph_news))
 
 
 class HnswIndex:
@@ -152,10 +152,15 @@ class HnswIndex:
     News are added by all cores at once, so two builds may differ in a few edges.
     """
 
-    def __init__(self, width: int, bounds: NDArray[np.float64], config: HnswConfig) -> None:
-        """No news yet; those longer than `bounds[i]` and no longer than `bounds[i + 1]` will share a graph."""
+    def __init__(self, width: int, bounds: NDArray[np.float64], shares: int, config: HnswConfig) -> None:
+        """No news yet; those longer than `bounds[i]` and no longer than `bounds[i + 1]` will share a graph.
+
+        With several `shares` there are no bounds: news are dealt to so many graphs by their ids.
+        """
+        assert shares == 1 or not len(bounds)
         self._width = width
         self._bounds = bounds
+        self._shares = shares
         self._config = config
         self._graphs = [
             Graph(
@@ -166,24 +171,26 @@ class HnswIndex:
                 expansion_add=config.expansion_add,
                 expansion_search=config.expansion_search,
             )
-            for _ in range(len(bounds) + 1)
+            for _ in range(max(shares, len(bounds) + 1))
         ]
 
     @classmethod
     def build(cls, ids: Ids, embeddings: Embeddings, config: HnswConfig | None = None) -> Self:
-        """An index of these news, in ranges that hold equally many of them."""
+        """An index of these news, in graphs that hold equally many of them."""
         config = config or HnswConfig()
-        num_graphs = config.num_graphs(len(ids))
-        shares = np.arange(1, num_graphs) / num_graphs
-        bounds = np.quantile(_lengths(embeddings), shares) if len(ids) else np.zeros(0)
-        index = cls(embeddings.shape[1], bounds, config)
+        lengths = _lengths(embeddings)
+        bounds, shares = np.zeros(0), max(1, math.ceil(len(ids) / config.graph_news))
+        if len(ids) and lengths.max() > (1 + _EQUAL) * lengths.min():
+            num_ranges = max(config.length_ranges, math.ceil(len(ids) / config.range_news))
+            bounds, shares = np.quantile(lengths, np.arange(1, num_ranges) / num_ranges), 1
+        index = cls(embeddings.shape[1], bounds, shares, config)
         index.add(ids, embeddings)
         return index
 
     @classmethod
     def open(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         """Load what `save` wrote."""
-        index = cls(facts["width"], np.array(facts["bounds"]), HnswConfig(**facts["config"]))
+        index = cls(facts["width"], np.array(facts["bounds"]), facts["shares"], HnswConfig(**facts["config"]))
         for number, graph in enumerate(index._graphs):
             graph.load(folder / f"{number}.usearch")
         return index
@@ -192,9 +199,9 @@ class HnswIndex:
         return sum(len(graph) for graph in self._graphs)
 
     def add(self, ids: Ids, embeddings: Embeddings) -> None:
-        range_of = np.searchsorted(self._bounds, _lengths(embeddings))
+        graph_of = ids % self._shares if self._shares > 1 else np.searchsorted(self._bounds, _lengths(embeddings))
         for number, graph in enumerate(self._graphs):
-            rows = np.flatnonzero(range_of == number)
+            rows = np.flatnonzero(graph_of == number)
             if len(rows):
                 graph.metric = MetricKind.Cos
                 graph.add(ids[rows].astype(np.uint64), np.ascontiguousarray(embeddings[rows], np.float32))
@@ -223,6 +230,7 @@ class HnswIndex:
             "kind": "hnsw",
             "width": self._width,
             "bounds": self._bounds.tolist(),
+            "shares": self._shares,
             "config": dataclasses.asdict(self._config),
         }
         with new_folder(folder) as partial:

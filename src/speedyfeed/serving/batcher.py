@@ -1,5 +1,7 @@
 """Texts of many requests, encoded together by one thread, off every other."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -16,6 +18,8 @@ Encode = Callable[[Sequence[Text]], Embeddings]
 
 BATCH = 32
 """Texts encoded together; larger batches are hardly faster and let others wait."""
+ENCODE_NICENESS = 10
+"""Encoding takes all cores for as long as it lasts; recommendations go first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +49,8 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
+        if sys.platform == "linux":  # where priorities are per thread; those it starts inherit it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ENCODE_NICENESS)
         while (job := self._jobs.get()) is not None:
             while job is not None:
                 batch, job = self._fill(job)

@@ -9,15 +9,18 @@ import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.index import HnswIndex, open_index
 from speedyfeed.models.recommender import Recommender
+from speedyfeed.runtime import Precision, choose_precision
 from speedyfeed.serving.batcher import Batcher, Text
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.projection import Projection
@@ -91,8 +94,15 @@ class Answer:
 class Feed:
     """A recommender at work."""
 
-    def __init__(self, model: Recommender, fingerprint: str, index: HnswIndex | None, batcher: Batcher) -> None:
-        """`index` is of the model's own news."""
+    def __init__(
+        self,
+        model: Recommender,
+        fingerprint: str,
+        index: HnswIndex | None,
+        batcher: Batcher,
+        precision: Precision | None = None,
+    ) -> None:
+        """`index` is of the model's own news; texts are encoded in `precision`, fp32 if none is given."""
         catalogue = model.catalogue
         assert catalogue is not None
         self.fingerprint = fingerprint
@@ -107,6 +117,7 @@ class Feed:
         self.shelf = Shelf(news, embeddings_VD, catalogue.num_clicks, index)
         self._projection = Projection.fit(embeddings_VD, catalogue.categories)
         self._batcher = batcher
+        self._autocast = nullcontext if precision is None else precision.autocast
 
     def encode(self, texts: Sequence[Text]) -> "Future[Embeddings]":
         """One row per text, encoded together with what others submit."""
@@ -114,7 +125,7 @@ class Feed:
             nothing: Future[Embeddings] = Future()
             nothing.set_result(self.shelf.embeddings([]))
             return nothing
-        return self._batcher.submit(self._model.encode_news, texts)
+        return self._batcher.submit(self._encode, texts)
 
     def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
         """The best news for a reader, without those in the history.
@@ -167,6 +178,10 @@ class Feed:
     def places(self, embeddings: Embeddings) -> list[tuple[float, float]]:
         """On the map."""
         return [(x, y) for x, y in self._projection.place(embeddings).astype(np.float64).round(4).tolist()]
+
+    def _encode(self, texts: Sequence[Text]) -> Embeddings:
+        with self._autocast():
+            return self._model.encode_news(texts)
 
     def _rank(self, found: Found, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
         places = self.places(self.shelf.embeddings(found.rows))
@@ -228,7 +243,9 @@ class _Clicks:
         return cls(embeddings=embeddings, numbers=numbers, unknown=unknown)
 
 
-def open_feed(run: Path, cache: Path, batcher: Batcher, config: GraphConfig | None = None) -> Feed:
+def open_feed(
+    run: Path, cache: Path, batcher: Batcher, config: GraphConfig | None = None, *, precision: str = "fp32"
+) -> Feed:
     """The feed of a finished run; its graphs, where it needs any, are kept in the folder `cache`."""
     run = run.resolve()  # a link that is turned elsewhere meanwhile must not mix two runs
     if not run.is_dir():
@@ -241,16 +258,17 @@ def open_feed(run: Path, cache: Path, batcher: Batcher, config: GraphConfig | No
         )
     if model.catalogue is None:
         raise InputError(f"{run}: holds no news to recommend; let the training finish")
+    chosen = choose_precision(precision, torch.device("cpu"), model.news.trial_step(), seconds=1)
     fingerprint = _fingerprint(run)
     kept = cache / f"graphs-{fingerprint}"
     if kept.is_dir():
         index = open_index(kept)
         assert isinstance(index, HnswIndex)
-        return Feed(model, fingerprint, index, batcher)
+        return Feed(model, fingerprint, index, batcher, chosen)
     built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
     if built is not None:
         built.save(kept)
-    return Feed(model, fingerprint, built, batcher)
+    return Feed(model, fingerprint, built, batcher, chosen)
 
 
 def remove_other_graphs(cache: Path, fingerprint: str) -> None:

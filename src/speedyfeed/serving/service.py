@@ -37,11 +37,14 @@ class Reloaded:
 class Service:
     """The feed of a run folder and the journal of what was added to it since."""
 
-    def __init__(self, run: Path, data: Path, config: GraphConfig | None = None) -> None:
+    def __init__(
+        self, run: Path, data: Path, config: GraphConfig | None = None, *, precision: str = "fp32"
+    ) -> None:
         """Takes the journal in `data`; `open` must be called before anything else."""
         self._run = run
         self._data = data
         self._config = config
+        self._precision = precision
         self._journal = Journal(data)
         self._batcher = Batcher()
         self._feed: Feed | None = None
@@ -72,7 +75,7 @@ class Service:
             raise Busy
         try:
             start = time.monotonic()
-            feed = open_feed(self._run, self._data, self._batcher, self._config)
+            feed = open_feed(self._run, self._data, self._batcher, self._config, precision=self._precision)
             seen = self._replay(feed, 0)
             with self._writing:  # only what was written during the last moments is left
                 self._replay(feed, seen)
