@@ -248,8 +248,8 @@ def _narrow(run: RunConfig, *, lr: float | None = None) -> RunConfig:
     return replace(
         run,
         news=replace(run.news, dim=WIDTH),
-        words=replace(run.words, width=WIDTH, heads=HEADS, category_width=8),
-        user=replace(run.user, heads=HEADS),
+        words=replace(run.words, width=WIDTH, heads=HEADS, query_width=WIDTH, category_width=8),
+        user=replace(run.user, heads=HEADS, query_width=WIDTH),
         train=replace(run.train, lr=lr or run.train.lr),
     )
 
