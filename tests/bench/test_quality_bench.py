@@ -77,9 +77,7 @@ def test_what_was_judged_is_not_trained_again(figures, config, monkeypatch):
 
 
 def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
-    contender = trials.Contender(
-        name="nrms-fast", config=quality._limited(quality.contenders()["nrms-fast"], config)
-    )
+    contender = trials.Contender(name="nrms-fast", config=config.limit(quality.contenders()["nrms-fast"]))
 
     def stopped(*arguments):
         step = Trainer.step
@@ -109,7 +107,7 @@ def test_other_settings_do_not_pass_for_these(figures, config):
 
 
 def test_values_of_impressions_are_kept(figures, config):
-    values = trials.load_values(config.out, "nrms-fast", 1, "auc")
+    values = trials.load_values(trials.trial_path(config.out, "nrms-fast", 1), "auc")
     assert np.nanmean(values) == pytest.approx(figures.rows[0].trials[1].metrics["auc"])
     assert figures.impressions == np.count_nonzero(~np.isnan(values))
 

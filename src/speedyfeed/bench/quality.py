@@ -7,23 +7,20 @@ logs are a synthetic newsroom's. Killed or stopped, the same command goes on; wh
 Example: speedyfeed bench quality --store store/ --runs nrms speed-mini --seeds 0 1 2 --minutes 1
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from speedyfeed.bench.drawing import new_figure, new_figures, save
 from speedyfeed.bench.harness import Machine
 from speedyfeed.bench.references import Reference, find_references
-from speedyfeed.bench.trials import Contender, Look, Spread, Trial, run_trials
+from speedyfeed.bench.tables import publish, table
+from speedyfeed.bench.trials import Contender, Limits, Look, Spread, Trial, run_trials
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.folders import new_file, write_json
 from speedyfeed.recipes import conventional, recipe
 from speedyfeed.training.run import RunConfig
 
@@ -37,7 +34,7 @@ HISTORY = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QualityBenchConfig:
+class QualityBenchConfig(Limits):
     """Who is trained on what, and for how long."""
 
     store: Path
@@ -53,16 +50,8 @@ class QualityBenchConfig:
     """The raw logs of the store; of a synthetic newsroom they know the best possible AUC."""
     minutes: float | None = 1.0
     """Training time of every run, validations not counted."""
-    steps: int | None = None
-    """Batches of every run, if that comes first."""
     epochs: int = 100
     """Passes over all users, if that comes first."""
-    validations: int = 6
-    """Points of each curve, after the start."""
-    validation_impressions: int = 400
-    """Dev impressions in the sample that the best model is chosen by."""
-    precision: str = "fp32"
-    """The same for all: fp32, bf16, or auto, which measures at every start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +103,7 @@ def measure(config: QualityBenchConfig) -> QualityFigures:
     store = open_store(config.store)
     known = find_references(store, config.logs)
     chosen = choose(config.runs)
-    runs = [Contender(name=name, config=_limited(run, config)) for name, run in chosen.items()]
+    runs = [Contender(name=name, config=config.limit(run)) for name, run in chosen.items()]
     trials = run_trials(runs, config.seeds, store, config.out)
     return QualityFigures(
         impressions=known.impressions,
@@ -156,74 +145,67 @@ def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> QualityRow:
     )
 
 
-def table(figures: QualityFigures) -> str:
-    """Means and spreads, a line each."""
-    heads = (*METRICS, "clicks", "minutes")
-    lines = [f"{'':24}" + "".join(f"{head:>15}" for head in heads)]
-    for reference in figures.references:
-        known = (reference.metrics.get(metric) for metric in METRICS)
-        cells = "".join(f"{'-' if value is None else f'{value:.4f}':>15}" for value in known)
-        lines.append(f"{reference.name:24.24}{cells}")
-    for row in figures.rows:
-        cells = "".join(f"{row.metrics[metric]!s:>15}" for metric in METRICS)
-        lines.append(f"{row.name:24.24}{cells}{row.clicks:15,.0f}{row.minutes:15.2f}")
-    return "\n".join(lines)
+def tables(figures: QualityFigures) -> str:
+    """Means and spreads, a row each."""
+    seeds = " ".join(map(str, figures.seeds))
+    known = [
+        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", ""] for one in figures.references
+    ]
+    learned = [
+        [row.name, *(str(row.metrics[metric]) for metric in METRICS), f"{row.clicks:,.0f}", f"{row.minutes:.2f}"]
+        for row in figures.rows
+    ]
+    header = ["", *METRICS, "clicks", "minutes"]
+    return f"{figures.impressions:,} impressions; mean and spread over seeds {seeds}\n\n" + table(
+        header, known + learned
+    )
 
 
 def draw(figures: QualityFigures, folder: Path) -> list[Path]:
     """Two figures: how AUC rises with time and with clicks, and where every run ends."""
-    folder.mkdir(parents=True, exist_ok=True)
     return [_draw_curves(figures, folder / "quality-curves.png"), _draw_ends(figures, folder / "quality-auc.png")]
 
 
 def _draw_curves(figures: QualityFigures, path: Path) -> Path:
-    figure = Figure(figsize=(12, 5.5), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure, axes = new_figures(["AUC over time", "AUC over clicks"], width=15, height=7)
+    places: tuple[Callable[[Look], float], ...] = (lambda look: look.minutes, lambda look: look.clicks)
     colours = _colours(figures.rows)
-    panels: tuple[tuple[Axes, Callable[[Look], float], str], ...] = (
-        (axes[0], lambda look: look.minutes, "minutes of training"),
-        (axes[1], lambda look: look.clicks, "clicks learned from"),
-    )
-    for ax, of, label in panels:
+    for ax, place in zip(axes, places, strict=True):
         for row in figures.rows:
-            xs, ys = _curves(row, of)
+            xs, ys = _curves(row, place)
             mean, spread = ys.mean(0), ys.std(0)
             style = "--" if row.workflow == "conventional" else "-"
-            ax.plot(xs, mean, style, color=colours[row.name], label=row.name, linewidth=2)
-            ax.fill_between(xs, mean - spread, mean + spread, color=colours[row.name], alpha=0.15, linewidth=0)
+            ax.plot(xs, mean, style, color=colours[row.name], label=row.name)
+            ax.fill_between(xs, mean - spread, mean + spread, color=colours[row.name], alpha=0.12, linewidth=0)
         _draw_references(ax.axhline, figures)
-        ax.set_xlabel(label)
-        ax.grid(alpha=0.3)
+        ax.set_ylabel(f"validation AUC, mean and spread of {len(figures.seeds)} seeds")
+    axes[0].set_xlabel("minutes of training")
+    axes[1].set_xlabel("clicks learned from, log scale")
     axes[1].set_xscale("symlog", linthresh=100)
-    axes[0].set_ylabel(f"validation AUC, mean and spread of {len(figures.seeds)} seeds")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    figure.savefig(path, dpi=150)
-    return path
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
+    return save(figure, path)
 
 
 def _draw_ends(figures: QualityFigures, path: Path) -> Path:
     rows = sorted(figures.rows, key=lambda row: row.metrics["auc"].mean or 0.0)
     colours = _colours(figures.rows)
-    figure = Figure(figsize=(8, 1.5 + 0.4 * len(rows)), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = new_figure("AUC at the end: each seed, and their mean", height=2.5 + 0.45 * len(rows))
     for place, row in enumerate(rows):
         aucs = [trial.metrics["auc"] or np.nan for trial in row.trials]
-        ax.plot(aucs, [place] * len(aucs), "o", color=colours[row.name], alpha=0.5, markersize=7)
-        ax.plot(np.mean(aucs), place, "|", color=colours[row.name], markersize=22, markeredgewidth=3)
+        ax.plot(aucs, [place] * len(aucs), "o", color=colours[row.name], alpha=0.5)
+        ax.plot(np.mean(aucs), place, "|", color=colours[row.name], markersize=24, markeredgewidth=4)
     _draw_references(ax.axvline, figures)
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
-    ax.set_xlabel(f"AUC on {figures.impressions:,} impressions: each seed, and their mean")
-    ax.grid(alpha=0.3, axis="x")
-    ax.legend(loc="lower right", fontsize="small")
-    figure.savefig(path, dpi=150)
-    return path
+    ax.set_xlabel(f"AUC, {figures.impressions:,} impressions")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return save(figure, path)
 
 
 def _draw_references(line: Callable[..., object], figures: QualityFigures) -> None:
     for reference, style in zip(figures.references, (":", "-.", "--", "-"), strict=False):
         auc = reference.metrics.get("auc")
         if auc is not None:
-            line(auc, color="0.4", linestyle=style, linewidth=1, label=reference.name)
+            line(auc, color="0.4", linestyle=style, linewidth=1.5, label=reference.name)
 
 
 def _curves(row: QualityRow, of: Callable[[Look], float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -235,12 +217,18 @@ def _curves(row: QualityRow, of: Callable[[Look], float]) -> tuple[NDArray[np.fl
 
 def _colours(rows: Sequence[QualityRow]) -> dict[str, Colour]:
     """A colour for each model, the same in both workflows."""
+    from matplotlib import colormaps
+
     models = list(dict.fromkeys(_model(row.name) for row in rows))
     return {row.name: colormaps["tab10"](models.index(_model(row.name)) % 10) for row in rows}
 
 
 def _model(name: str) -> str:
     return name.removesuffix("-conventional").removesuffix("-fast")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _narrow(run: RunConfig, *, lr: float | None = None) -> RunConfig:
@@ -272,22 +260,6 @@ def _fast_apart(run: RunConfig) -> RunConfig:
     return replace(run, batch=replace(run.batch, autoregressive=True, size=0, mode="packed", token_budget=4096))
 
 
-def _limited(run: RunConfig, config: QualityBenchConfig) -> RunConfig:
-    return replace(
-        run,
-        train=replace(
-            run.train,
-            minutes=config.minutes,
-            steps=config.steps,
-            epochs=config.epochs,
-            validations=config.validations,
-            validation_impressions=config.validation_impressions,
-            precision=config.precision,
-            keep=1,
-        ),
-    )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments(QualityBenchConfig):
     json: bool = False
@@ -296,12 +268,5 @@ class Arguments(QualityBenchConfig):
 
 def run(arguments: Arguments) -> None:
     figures = measure(arguments)
-    with new_file(arguments.out / "quality.json") as partial:
-        write_json(partial, asdict(figures))
     drawn = draw(figures, arguments.out)
-    if arguments.json:
-        print(json.dumps(asdict(figures)))
-        return
-    print(f"{figures.impressions:,} impressions, seeds {' '.join(map(str, figures.seeds))}; {figures.machine}")
-    print(table(figures))
-    print(f"also in {arguments.out}: quality.json, {', '.join(path.name for path in drawn)}")
+    publish("quality", figures, tables(figures), drawn, arguments.out, as_json=arguments.json)

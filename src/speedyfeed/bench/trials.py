@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.judge import judge_run, open_data, open_finished, write_per_impression
+from speedyfeed.evaluation.bootstrap import compare
+from speedyfeed.evaluation.judge import SEED, judge_run, open_data, open_finished, write_per_impression
 from speedyfeed.folders import new_file, write_json
 from speedyfeed.progress import progress_bars
 from speedyfeed.training.metrics import METRICS, load_rates
@@ -33,6 +34,29 @@ log = logging.getLogger(__name__)
 
 TRIAL = "trial.json"
 VALUES = "values.parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How long every run of a bench trains, and how it is looked at."""
+
+    epochs: int = 1
+    """Passes over all users."""
+    steps: int | None = None
+    """Batches, if that comes first."""
+    minutes: float | None = None
+    """Training time, validations not counted, if that comes first."""
+    validations: int = 4
+    """Points of a run's curve after its start; the best of them is kept."""
+    validation_impressions: int = 400
+    """Dev impressions in the sample that the best is chosen by."""
+    precision: str = "fp32"
+    """The same for all runs: fp32, bf16, or auto, which measures at every start."""
+
+    def limit(self, run: RunConfig) -> RunConfig:
+        """The run within these limits."""
+        limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
+        return replace(run, train=replace(run.train, keep=1, **limits))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +117,17 @@ class Spread:
         return f"{self.mean:.4f}" + ("" if self.std is None else f" ±{self.std:.4f}")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How much more one contender scores than another on the same impressions, seeds averaged."""
+
+    mean: float
+    ci95: tuple[float, float]
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} [{self.ci95[0]:+.4f}, {self.ci95[1]:+.4f}]"
+
+
 def run_trials(
     contenders: Sequence[Contender], seeds: Sequence[int], store: Store, out: Path, watch: Watch | None = None
 ) -> dict[str, list[Trial]]:
@@ -126,10 +161,17 @@ def trial_path(out: Path, name: str, seed: int) -> Path:
     return out / f"{name.replace('/', '-').replace(':', '-').strip('-')}-{seed}"
 
 
-def load_values(out: Path, name: str, seed: int, metric: str) -> NDArray[np.float64]:
+def load_values(path: Path, metric: str) -> NDArray[np.float64]:
     """A metric of every impression of a judged trial, in the order of the log; NaN where it has none."""
-    column = pq.read_table(trial_path(out, name, seed) / VALUES, columns=[metric])[metric]
+    column = pq.read_table(path / VALUES, columns=[metric])[metric]
     return np.asarray(column.to_numpy(), np.float64)
+
+
+def compare_trials(a: Sequence[Path], b: Sequence[Path]) -> Difference:
+    """AUC of the trials b above that of the trials a, paired by impression."""
+    means = [np.mean([load_values(path, "auc") for path in paths], axis=0) for paths in (a, b)]
+    found = compare(means[0], means[1], np.random.default_rng(SEED))
+    return Difference(mean=found.mean, ci95=found.ci95)
 
 
 def load_curve(run: Path) -> list[Look]:
