@@ -27,10 +27,10 @@ COMMANDS = {
     "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one reader",
     "serve": "recommendations over HTTP, and a page to try them on",
-    "bench": "measure one claim on this machine: encoder, bus, recall, serve",
+    "bench": "measure one claim on this machine: encoder, bus, recall, serve, quality, cache, ablation",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus", "recall", "serve")
+BENCHES = ("encoder", "bus", "recall", "serve", "quality", "cache", "ablation")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 

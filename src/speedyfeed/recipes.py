@@ -55,7 +55,7 @@ def tiny() -> RunConfig:
         speedy_mini(),
         news=NewsEncoderConfig(dim=32),
         batch=BatchConfig(token_budget=512, max_clicks=20),
-        train=TrainConfig(epochs=1, precision="fp32", validation_impressions=100),
+        train=TrainConfig(epochs=1, precision="fp32", validations=4, validation_impressions=100),
     )
 
 

@@ -41,7 +41,7 @@ def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path):
     assert outcome.progress.clicks == 2 * np.minimum(store.train.clicks.lengths, 30).sum()
     validated = [line["step"] for line in lines(run) if "validation_auc" in line]
     assert validated[0] == 0
-    assert len(validated) == 1 + 2 * config.train.validations
+    assert len(validated) == 1 + config.train.validations
 
 
 def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):

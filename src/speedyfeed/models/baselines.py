@@ -182,11 +182,12 @@ class NPANews(nn.Module):
 
     def read(self, text: Text) -> Tensor:
         """segments_KD"""
-        return self.read_as(self.words(text.words_KWE, text.is_word_KW), text.is_word_KW, text.readers_K)
+        words_KWD = self.words(text.words_KWE, text.is_word_KW)
+        return self.read_as(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.readers_K)
 
-    def read_as(self, words_KWD: Tensor, is_word_KW: Tensor, readers_K: Tensor) -> Tensor:
-        """segments_KD from words that were convolved already: the part that depends on the readers."""
-        return weigh(words_KWD, self.ask(words_KWD, readers_K), is_word_KW)
+    def read_as(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, readers_K: Tensor) -> Tensor:
+        """segments_KD from words that were convolved and answered for: the part that depends on the readers."""
+        return weigh(words_KWD, self.ask.score(answers_KWQ, readers_K), is_word_KW)
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
         """news_MD"""
@@ -246,8 +247,16 @@ class ReaderQuery(nn.Module):
 
     def forward(self, items_BLD: Tensor, readers_B: Tensor) -> Tensor:
         """scores_BL"""
+        return self.score(self.answer(items_BLD), readers_B)
+
+    def answer(self, items_BLD: Tensor) -> Tensor:
+        """answers_BLQ: all that does not depend on the reader, and nearly all of the work."""
+        return self.project(items_BLD).tanh()
+
+    def score(self, answers_BLQ: Tensor, readers_B: Tensor) -> Tensor:
+        """scores_BL"""
         query_BQ = self.query(self.readers(readers_B)).relu()
-        return torch.einsum("bq,blq->bl", query_BQ, self.project(items_BLD).tanh())
+        return torch.einsum("bq,blq->bl", query_BQ, answers_BLQ)
 
 
 def weigh(items_BLD: Tensor, scores_BL: Tensor, is_item_BL: Tensor) -> Tensor:

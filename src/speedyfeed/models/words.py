@@ -8,6 +8,7 @@ the longest of them, so that little is padded.
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEGMENTS_AT_ONCE = 128
+KEPT_READERS = 4
 WORD_SPREAD = 0.4
 """Standard deviation of a word's numbers before training: that of GloVe's."""
 
@@ -72,7 +74,8 @@ class WordNewsEncoder(NewsModule):
     def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
         """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
 
-        What all readers share is computed once and kept: words x dim numbers.
+        What all readers share is computed once and kept, words x (dim + query width) numbers, and so are the news
+        of the latest few readers: strangers, who come again and again, all see the same.
         """
         body = self.words
         assert isinstance(body, NPANews)
@@ -80,19 +83,20 @@ class WordNewsEncoder(NewsModule):
         was_training = self.training
         self.train(False)
         with torch.no_grad():
+            read = [(body.words(text.words_KWE, text.is_word_KW), text) for text in self._texts(news)]
             texts = [
-                (body.words(text.words_KWE, text.is_word_KW), text.is_word_KW, text.owners_K)
-                for text in self._texts(news)
+                (words_KWD, body.ask.answer(words_KWD), text.is_word_KW, text.owners_K) for words_KWD, text in read
             ]
         self.train(was_training)
 
+        @lru_cache(maxsize=KEPT_READERS)
         @torch.no_grad()
         def news_for(reader: int) -> Tensor:
             segments_KD = [
-                body.read_as(words_KWD, is_word_KW, torch.full_like(owners_K, reader))
-                for words_KWD, is_word_KW, owners_K in texts
+                body.read_as(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, reader))
+                for words_KWD, answers_KWQ, is_word_KW, owners_K in texts
             ]
-            owners_K = torch.cat([owners_K for _, _, owners_K in texts])
+            owners_K = torch.cat([owners_K for *_, owners_K in texts])
             return (body.combine(torch.cat(segments_KD), owners_K, news) + self.shift).float().cpu()
 
         return news_for

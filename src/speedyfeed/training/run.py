@@ -41,7 +41,8 @@ class TrainConfig:
     steps: int | None = None
     """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
     minutes: float | None = None
-    """Stop after so many minutes, if that comes first; the learning rates do not know of it."""
+    """Stop after so many minutes of training, if that comes first. Learning rates follow the clock then, so no two
+    such runs are quite the same."""
     encoder_lr: float = 1e-5
     """Peak learning rate of the pretrained encoder."""
     lr: float = 1e-4
@@ -59,8 +60,8 @@ class TrainConfig:
     """auto, cpu, cuda or cuda:N."""
     cache_type: str = "fp32"
     """Number format of cached embeddings: fp32 or bf16."""
-    validations: int = 4
-    """Validations per epoch; 0 = none, and the last model is the one kept."""
+    validations: int = 12
+    """Validations of the run, evenly spread over it; 0 = none, and the last model is the one kept."""
     validation_impressions: int = 1000
     """Dev impressions in the validation sample."""
     checkpoint_every: int = 200

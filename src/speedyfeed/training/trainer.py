@@ -4,6 +4,7 @@ loader --Batch--> workflow: encode news, users, loss --> update --> cache rows w
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -29,6 +30,8 @@ from speedyfeed.training.run import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflows import Workflow
+
+Watch = Callable[["Trainer", Batch], None]
 
 PROJECTED_NEWS = 512
 """News that the projection of a new run is fitted to."""
@@ -168,8 +171,11 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
 
 
-def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
-    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop."""
+def train(run: RunFolder, store: Store, report: Report = silent, watch: Watch | None = None) -> Outcome:
+    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
+
+    `watch` is shown every batch before it is learned from; its time is not counted.
+    """
     trainer = Trainer(run, store)
     config = run.config.train
     progress, state = trainer.restore()
@@ -177,6 +183,11 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
+    last_second = 60 * (config.minutes or math.inf)
+
+    def share_of_run(epochs: float, step: float, seconds: float) -> float:
+        return max(epochs / config.epochs, step / last_step, seconds / last_second)
+
     is_over = progress.step >= last_step
     saved_step = progress.step
     with (
@@ -199,11 +210,14 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 trainer.save(progress, loader.state())
                 break
             waited = perf_counter() - started
+            if watch is not None:
+                watch(trainer, batch)
+                started = perf_counter() - waited
             epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
-            share = max((progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / last_step)
+            share = share_of_run((progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
             seconds = perf_counter() - started
-            crossed = int(epochs * config.validations) > int(progress.epochs * config.validations)
+            before = share_of_run(progress.epochs, progress.step, progress.seconds)
             progress = replace(
                 progress,
                 step=batch.step + 1,
@@ -211,13 +225,15 @@ def train(run: RunFolder, store: Store, report: Report = silent) -> Outcome:
                 clicks=progress.clicks + batch.num_clicks,
                 seconds=progress.seconds + seconds,
             )
+            after = share_of_run(progress.epochs, progress.step, progress.seconds)
+            crossed = int(after * config.validations) > int(before * config.validations)
             meter.add(batch, loss=loss, seconds=seconds, waited=waited)
-            report("train", int(1000 * epochs), 1000 * config.epochs, meter.note())
+            report("train", min(1000, int(1000 * after)), 1000, meter.note())
             if meter.is_due:
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            is_over = progress.step >= last_step or progress.seconds >= 60 * (config.minutes or math.inf)
+            is_over = progress.step >= last_step or progress.seconds >= last_second
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validation.measure(trainer.model, trainer.news)
                 metrics.write(

@@ -1,0 +1,162 @@
+"""The main table on a tiny newsroom: its keys, its rows, and that nothing is trained twice."""
+
+import json
+import os
+import signal
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from speedyfeed.bench import quality, trials
+from speedyfeed.bench.quality import QualityBenchConfig, choose, measure
+from speedyfeed.bench.references import find_references
+from speedyfeed.cli import main
+from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.synthetic import SynthConfig, synthesize
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation.metrics import measure_ranking
+from speedyfeed.ragged import Ragged
+from speedyfeed.training.run import open_run
+from speedyfeed.training.trainer import Trainer, train
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quality") / "logs"
+    synthesize(folder, SynthConfig(users=200, news=300, days=5))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(logs):
+    return prepare(logs, logs.parent / "store", PrepareConfig()).store
+
+
+@pytest.fixture(scope="module")
+def config(store, logs, tiny_encoder):
+    return QualityBenchConfig(
+        store=store.path,
+        runs=("nrms-fast", str(tiny_encoder)),
+        seeds=(0, 1),
+        out=logs.parent / "out",
+        logs=logs,
+        steps=2,
+        validations=1,
+        validation_impressions=20,
+    )
+
+
+@pytest.fixture(scope="module")
+def figures(config):
+    return measure(config)
+
+
+def test_every_run_has_all_metrics_and_their_spread(figures):
+    found = json.loads(json.dumps(asdict(figures), allow_nan=False))
+    assert len(found["rows"]) == 2
+    for row in found["rows"]:
+        assert set(row["metrics"]) == set(quality.METRICS)
+        aucs = [trial["metrics"]["auc"] for trial in row["trials"]]
+        assert row["metrics"]["auc"]["mean"] == pytest.approx(np.mean(aucs))
+        assert row["metrics"]["auc"]["std"] == pytest.approx(abs(aucs[0] - aucs[1]) / 2**0.5)
+        for trial in row["trials"]:
+            assert trial["steps"] == 2
+            assert [look["clicks"] for look in trial["curve"]] == [0, trial["clicks"]]
+    nrms, encoder = found["rows"]
+    assert nrms["clicks"] != encoder["clicks"]
+    assert nrms["trials"][0]["metrics"] != nrms["trials"][1]["metrics"]  # seeds are seeds
+
+
+def test_what_was_judged_is_not_trained_again(figures, config, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("trains")
+
+    monkeypatch.setattr(trials, "train", refuse)
+    assert measure(config).rows == figures.rows
+
+
+def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
+    contender = trials.Contender(name="nrms-fast", config=config.limit(quality.contenders()["nrms-fast"]))
+
+    def stopped(*arguments):
+        step = Trainer.step
+
+        def interrupted(self, batch, factor):
+            os.kill(os.getpid(), signal.SIGINT)
+            return step(self, batch, factor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", interrupted)
+            return train(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            trials.run_trial(contender, 0, store, tmp_path)
+    run = open_run(trials.trial_path(tmp_path, "nrms-fast", 0))
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
+    again = trials.run_trial(contender, 0, store, tmp_path)
+    whole = trials.run_trial(contender, 0, store, config.out)
+    assert (again.steps, again.clicks, again.metrics) == (2, whole.clicks, whole.metrics)
+
+
+def test_other_settings_do_not_pass_for_these(figures, config):
+    with pytest.raises(InputError, match="other settings"):
+        measure(replace(config, steps=3))
+
+
+def test_values_of_impressions_are_kept(figures, config):
+    values = trials.load_values(trials.trial_path(config.out, "nrms-fast", 1), "auc")
+    assert np.nanmean(values) == pytest.approx(figures.rows[0].trials[1].metrics["auc"])
+    assert figures.impressions == np.count_nonzero(~np.isnan(values))
+
+
+def test_popularity_is_clicks_in_train(store):
+    found = {reference.name: reference.metrics for reference in find_references(store, None).references}
+    assert list(found) == ["chance", "popularity"]
+    assert found["chance"]["auc"] == 0.5
+    dev = store.impressions("dev")
+    num_news = len(np.unique(dev.candidates.values))
+    assert found["chance"]["recall@50"] == min(1.0, 50 / num_news)
+    num_clicks = {news: int((store.train.clicks.values == news).sum()) for news in set(dev.candidates.values)}
+    scores = Ragged(
+        values=np.array([num_clicks[news] for news in dev.candidates.values], np.float32),
+        offsets=dev.candidates.offsets,
+    )
+    expected = np.nanmean(measure_ranking(scores, dev.labels).values["auc"])
+    assert found["popularity"]["auc"] == pytest.approx(expected)
+
+
+def test_a_newsroom_knows_its_best(store, logs, tmp_path):
+    facts = json.loads((logs / "newsroom.json").read_text())
+    known = find_references(store, logs).references[-1]
+    assert (known.name, known.metrics) == ("best possible", {"auc": facts["best_auc"]})
+    with pytest.raises(InputError, match="prepared from"):
+        find_references(store, tmp_path)
+
+
+def test_figures_are_drawn(figures, tmp_path):
+    paths = quality.draw(figures, tmp_path)
+    assert len(paths) == 2
+    for path in paths:
+        assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_runs_are_chosen_by_name_or_its_first_part():
+    assert list(choose(["nrms", "speed-half"])) == ["nrms-conventional", "nrms-fast", "speed-half"]
+    assert "plm-conventional" not in choose([])
+    assert choose(["half:minilm"])["half:minilm"].news.encoder == "half:minilm"
+    with pytest.raises(InputError, match="no run 'nmrs'"):
+        choose(["nmrs"])
+
+
+def test_the_command_prints_the_table(figures, config, capsys):
+    words = ["--store", config.store, "--logs", config.logs, "--out", config.out, "--steps", 2]
+    words += ["--runs", *config.runs, "--seeds", 0, 1, "--validations", 1, "--validation-impressions", 20]
+    main(["bench", "quality", *map(str, words)])
+    told = capsys.readouterr().out
+    for name in ("chance", "popularity", "best possible", "nrms-fast", "recall@200", "quality-curves.png"):
+        assert name in told
+    saved = json.loads((config.out / "quality.json").read_text())
+    assert [row["name"] for row in saved["rows"]] == list(config.runs)
