@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, LostRanks
 
 COMMANDS = {
     "synth": "make a synthetic newsroom: articles and click logs to try everything on",
@@ -71,6 +72,9 @@ def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
     except OSError as error:
         # A full disk or a missing permission; the system's own words say it best.
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+    except LostRanks as error:
+        print(f"speedyfeed: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("speedyfeed: stopped", file=sys.stderr)
         sys.exit(130)
@@ -108,5 +112,8 @@ def _help() -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"speedyfeed: {' '.join(message.split())}", file=sys.stderr)
+    if (
+        os.environ.get("LOCAL_RANK", "0") == "0"
+    ):  # what torchrun starts several of fails alike: once a host will do
+        print(f"speedyfeed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)

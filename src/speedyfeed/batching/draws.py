@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     ORDER = 0
     NEGATIVES = 1
     CACHE = 2
+    DROPOUT = 3
 
 
 def generator(seed: int, purpose: Purpose, round: int) -> np.random.Generator:

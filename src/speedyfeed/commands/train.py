@@ -1,11 +1,15 @@
 """Train a recommender on a store. Ctrl-C saves and stops; --resume goes on.
 
 Example: speedyfeed train store/ runs/first --recipe speedy-mini --epochs 3
+
+On several GPUs or machines: torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
+There the same command goes on with a run that was broken off.
 """
 
 import dataclasses
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,15 +19,16 @@ import tyro
 from tyro.conf import Positional, arg
 
 from speedyfeed.batching.batches import BatchConfig
-from speedyfeed.data.store import open_store
+from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
-from speedyfeed.progress import progress_bars
+from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
+from speedyfeed.training.distributed import is_under_torchrun, open_ranks
 from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.run import RunConfig, TrainConfig, open_run, start_run
+from speedyfeed.training.run import RunConfig, TrainConfig, is_run_of, open_run, start_run
 from speedyfeed.training.trainer import Outcome, train
 
 
@@ -66,19 +71,27 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    store = open_store(arguments.store)
-    if arguments.resume:
-        if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
-            raise InputError("--resume goes on with the run's own settings: leave out the other options")
-        folder = open_run(arguments.run)
-    else:
-        folder = start_run(arguments.run, arguments.config, store)
-    with progress_bars() as report:
-        outcome = train(folder, store, report)
+    with open_ranks() as ranks:
+        store = open_store(arguments.store)
+        ranks.first(lambda: _require_run(arguments, store))
+        with progress_bars() if ranks.is_first else nullcontext(silent) as report:
+            outcome = train(open_run(arguments.run), store, report, ranks)
+    if not ranks.is_first:
+        return
     if arguments.json:
         print(json.dumps(dataclasses.asdict(outcome)))
     else:
         print_outcome(outcome, arguments)
+
+
+def _require_run(arguments: Arguments, store: Store) -> None:
+    """The folder is there afterwards: made now, or that of the run to go on with."""
+    if arguments.resume:
+        if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
+            raise InputError("--resume goes on with the run's own settings: leave out the other options")
+        open_run(arguments.run)
+    elif not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
+        start_run(arguments.run, arguments.config, store)
 
 
 def print_outcome(outcome: Outcome, arguments: Arguments) -> None:

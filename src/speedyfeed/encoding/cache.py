@@ -6,6 +6,7 @@ numbers alone; the cache holds values, answers, and refuses what the plan should
 """
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,11 +20,14 @@ NEVER = -1
 class NewsCache:
     """Rows and stamps of all news; row 0 is padding and stays empty."""
 
-    def __init__(self, *, num_news: int, dim: int, dtype: str = "fp32") -> None:
+    def __init__(
+        self, *, num_news: int, dim: int, dtype: str = "fp32", zeros: Callable[..., Tensor] = torch.zeros
+    ) -> None:
+        """`zeros` makes the memory: one copy for all processes of a host, where they share it."""
         if dtype not in CACHE_TYPES:
             raise InputError(f"no cache type {dtype!r}: choose {' or '.join(CACHE_TYPES)}")
-        self.rows_VD = torch.zeros(num_news + 1, dim, dtype=CACHE_TYPES[dtype])
-        self.stamps_V = torch.full((num_news + 1,), NEVER, dtype=torch.int32)
+        self.rows_VD = zeros(num_news + 1, dim, dtype=CACHE_TYPES[dtype])
+        self.stamps_V = zeros(num_news + 1, dtype=torch.int32).fill_(NEVER)
         """The step that wrote each row, -1 where none did."""
 
     def read(self, ids_R: Tensor) -> Tensor:

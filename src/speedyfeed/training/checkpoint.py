@@ -2,7 +2,7 @@
 
     step-00001200/
       model/                 what `Recommender.from_pretrained` loads
-      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows, random state
+      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows
       state.json             how far the run was
 
 Written beside its place and renamed when whole; no pickle anywhere.
@@ -57,15 +57,12 @@ def save_checkpoint(
     oldest_row: int,
 ) -> Path:
     """Write a checkpoint of the run below `folder`; cache rows older than step `oldest_row` are left out."""
-    path = folder / f"step-{progress.step:08d}"
+    path = checkpoint_path(folder, progress.step)
     if path.exists():
         return path
     tensors = {f"loader.{name}": torch.as_tensor(array) for name, array in loader.arrays().items()}
     tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
     tensors |= _optimizer_tensors(optimizer)
-    tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
     if cache is not None:
         tensors |= {f"cache.{name}": value for name, value in cache.export(oldest_row).items()}
     try:
@@ -103,11 +100,19 @@ def load_checkpoint(
         scaler.load_state_dict(state["scaler"])
     if cache is not None:
         cache.load(_part(tensors, "cache"))
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
     arrays = {name: value.numpy() for name, value in _part(tensors, "loader").items()}
     return progress, LoaderState.from_arrays(arrays)
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of that step is."""
+    return folder / f"step-{step:08d}"
+
+
+def newest_step(folder: Path) -> int:
+    """Of the newest checkpoint; -1 where there is none."""
+    saved = checkpoints(folder)
+    return int(saved[-1].name.removeprefix("step-")) if saved else -1
 
 
 def checkpoints(folder: Path) -> list[Path]:

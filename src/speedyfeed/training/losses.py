@@ -2,7 +2,7 @@
 
 `next_click_loss` tells each click from the news passed over beside it (Eq. auto). `in_batch_loss` tells it from
 all news of the batch, which are encoded anyway, so it costs one matrix product. Both compute in float32 whatever
-the precision around them, and are means over clicks: over ranks, weigh each rank's loss by its clicks.
+the precision around them, and are means over clicks: of a part of a batch, weigh each by the part's `Share`.
 """
 
 import math
@@ -50,6 +50,19 @@ class LossConfig:
             raise InputError(f"temperature {self.temperature}: expected more than 0")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What part of a batch some of its users are: losses of all parts, times their shares, add up to its own."""
+
+    weight: float = 1.0
+    """Of what its clicks weigh."""
+    clicks: float = 1.0
+    """Of its clicks."""
+
+
+WHOLE = Share()
+
+
 class ClickLoss(nn.Module):
     """Both losses together, as `LossConfig` says. Learns the temperature, and nothing else."""
 
@@ -68,6 +81,7 @@ class ClickLoss(nn.Module):
         negatives_BLN: Tensor,
         has_pool_BL: Tensor,
         log_popularity_M: Tensor,
+        share: Share = WHOLE,
     ) -> Tensor:
         """`users_BLD` are the users before each click; history and negatives are positions in `news_MD`."""
         config = self.config
@@ -77,10 +91,10 @@ class ClickLoss(nn.Module):
             weights_BL = torch.where(has_pool_BL, 1.0, self.no_pool_weight)
             clicks_BLD, negatives_BLND = dispatch(news_MD, history_BL), dispatch(news_MD, negatives_BLN)
             next_click = next_click_loss(users_BLD, clicks_BLD, negatives_BLND, history_BL > 0, weights_BL)
-            loss = loss + (1 - config.in_batch) * next_click
+            loss = loss + (1 - config.in_batch) * share.weight * next_click
         if config.in_batch > 0:
             bias_M = -config.popularity_correction * log_popularity_M
-            loss = loss + config.in_batch * in_batch_loss(users_BLD, history_BL, news_MD, bias_M)
+            loss = loss + config.in_batch * share.clicks * in_batch_loss(users_BLD, history_BL, news_MD, bias_M)
         return loss
 
 
@@ -145,7 +159,7 @@ def in_batch_loss(
             logits_SM = logits_SM.masked_fill_(is_masked_SM, -math.inf)
             return nn.functional.cross_entropy(logits_SM, target_S, reduction="sum")
 
-    loss = news_MD.new_zeros((), dtype=torch.float32)
+    loss = users_SD[:0].float().sum()  # zero, and a backward pass leads from it to the users
     size = max(1, max_logits // len(news_MD))
     for first in range(0, len(target_S), size):
         part = slice(first, first + size)

@@ -5,11 +5,12 @@ import os
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from torch.utils.tensorboard import SummaryWriter
 
 from speedyfeed.batching.batches import Batch
+from speedyfeed.training.distributed import Traffic
 
 METRICS = "metrics.jsonl"
 SECONDS_PER_LINE = 5.0
@@ -22,12 +23,14 @@ class Meter:
         self._since = perf_counter()
         self._reset()
 
-    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float) -> None:
-        """One step: its time in all, and the part of it spent waiting for the batch."""
+    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float, traffic: Traffic) -> None:
+        """One step: its time in all, the part spent waiting for the batch, and what ranks told each other."""
         self._steps += 1
         self._loss += loss
         self._seconds += seconds
         self._waited += waited
+        self._communicated += traffic.seconds
+        self._bytes += traffic.num_bytes
         self._clicks += batch.num_clicks
         self._encoded += len(batch.encode_E)
         self._read += len(batch.read_R)
@@ -41,7 +44,7 @@ class Meter:
 
     def values(self) -> dict[str, float]:
         """Means and rates since the last line."""
-        return {
+        values = {
             "loss": self._loss / self._steps,
             "step_seconds": self._seconds / self._steps,
             "clicks_per_second": self._clicks / self._seconds,
@@ -51,6 +54,10 @@ class Meter:
             "data_efficiency": self._tokens / max(1, self._padded),
             "wait_share": self._waited / self._seconds,
         }
+        if self._bytes:
+            values["communication_share"] = self._communicated / self._seconds
+            values["communicated_bytes"] = self._bytes / self._steps
+        return values
 
     def take(self) -> dict[str, float]:
         """The same, and start anew."""
@@ -70,14 +77,17 @@ class Meter:
 
     def _reset(self) -> None:
         self._steps = self._clicks = self._encoded = self._read = self._tokens = self._padded = 0
-        self._loss = self._seconds = self._waited = 0.0
+        self._loss = self._seconds = self._waited = self._communicated = self._bytes = 0.0
 
 
 class MetricsFile:
     """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
 
-    def __init__(self, folder: Path, *, resume_step: int) -> None:
-        """Lines past `resume_step` come from steps that are taken again: they are dropped."""
+    def __init__(self, folder: Path | None, *, resume_step: int) -> None:
+        """Lines past `resume_step` come from steps that are taken again: they are dropped. None writes nothing."""
+        self._file: TextIO | None = None
+        if folder is None:
+            return
         path = folder / METRICS
         kept = [line for line in _lines(path) if json.loads(line)["step"] <= resume_step]
         partial = path.with_suffix(".partial")
@@ -88,6 +98,8 @@ class MetricsFile:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """One line, on disk before the next step."""
+        if self._file is None or not values:
+            return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
         for name, value in values.items():
@@ -99,8 +111,9 @@ class MetricsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        self._board.close()
+        if self._file is not None:
+            self._file.close()
+            self._board.close()
 
 
 def load_rates(folder: Path) -> dict[str, float]:

@@ -13,7 +13,9 @@ from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import WEIGHTS, Recommender
 from speedyfeed.progress import Report
+from speedyfeed.training.distributed import Ranks
 from speedyfeed.training.run import RunFolder
+from speedyfeed.training.shares import encode_all
 
 
 def keep_best(run: RunFolder, model: Recommender, step: int) -> None:
@@ -28,21 +30,35 @@ def keep_best(run: RunFolder, model: Recommender, step: int) -> None:
             shutil.rmtree(other)
 
 
-def write_model(run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report) -> None:
+def write_model(
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: Ranks
+) -> None:
     """The best model, or the last where none was validated, with the embeddings of all news."""
+    ranks.first(lambda: _load_best(run, model))
+    ranks.hand_out(model)
+    is_personal = model.news.is_personal
+    news_VD = (
+        torch.empty(1 + store.num_news, 0) if is_personal else encode_all(model.news, news, ranks, report=report)
+    )
+    ranks.first(lambda: _write_model(run, model, store, news, news_VD))
+
+
+def _load_best(run: RunFolder, model: Recommender) -> None:
     for best in run.best.glob("step-*"):
         load_model(model, str(best / WEIGHTS))
+
+
+def _write_model(
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, news_VD: torch.Tensor
+) -> None:
     titles = store.load_titles()
-    is_personal = model.news.is_personal
     model.catalogue = Catalogue(
         news_ids=titles["news_id"].to_pylist(),
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
-        embeddings_VD=torch.empty(store.num_news, 0)
-        if is_personal
-        else model.news.encode_all(news, report=report)[1:],
+        embeddings_VD=news_VD[1:],
         num_clicks=np.bincount(store.train.clicks.values, minlength=store.num_news + 1)[1:].tolist(),
-        texts=news.select(torch.arange(1, len(news))) if is_personal else None,
+        texts=news.select(torch.arange(1, len(news))) if model.news.is_personal else None,
     )
     tokenizer = store.path / WORDS if model.news.reads_words else model.config.news.encoder
     model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))

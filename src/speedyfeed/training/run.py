@@ -138,7 +138,7 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     vocabulary = {"vocabulary": store.vocabulary} if config.recommender.reads_words else {}
     facts = {
         "speedyfeed": __version__,
-        "config": json.loads(json.dumps(dataclasses.asdict(config), default=str)),
+        "config": _plain(config),
         "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
         "text": {name: store.manifest[name] for name in ("settings", "statistics")} | vocabulary,
     }
@@ -157,9 +157,22 @@ def open_run(path: Path) -> RunFolder:
         raise InputError(f"{path}: no run here; start one with: speedyfeed train STORE {path}") from error
 
 
+def is_run_of(path: Path, config: RunConfig, store: Store) -> bool:
+    """Whether a run with these settings on that store is there already."""
+    if not (path / RUN).exists():
+        return False
+    facts = open_run(path).facts
+    return bool(facts["config"] == _plain(config) and facts["store"]["fingerprint"] == fingerprint(store.path))
+
+
 def fingerprint(store: Path) -> str:
     """Of a store: its manifest names the checksum of every file."""
     try:
         return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"{store}: the store is gone; put it back and resume") from error
+
+
+def _plain(config: RunConfig) -> Any:
+    """As JSON has it."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))

@@ -1,6 +1,8 @@
 """The training loop: batches in, a recommender out; stops and goes on between any two steps, bit for bit.
 
-loader --Batch--> workflow: encode news, users, loss --> update --> cache rows written
+loader --Batch--> workflow: encode news, users, loss --> cache rows written --> update
+
+Several ranks take every step together and hold the same weights after it; rank 0 alone writes to the run folder.
 """
 
 import math
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 
 from speedyfeed.batching.batches import Batch
+from speedyfeed.batching.draws import Purpose, draw
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.cache import NewsCache
@@ -22,11 +25,19 @@ from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
-from speedyfeed.training.checkpoint import Progress, checkpoints, load_checkpoint, prune, save_checkpoint
+from speedyfeed.training.checkpoint import (
+    Progress,
+    checkpoint_path,
+    load_checkpoint,
+    newest_step,
+    prune,
+    save_checkpoint,
+)
+from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.losses import ClickLoss, log_popularity, weigh_without_pool
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.outcome import keep_best, write_model
-from speedyfeed.training.run import RunFolder, TrainConfig
+from speedyfeed.training.run import RunFolder, TrainConfig, open_run
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflows import Workflow
@@ -49,12 +60,15 @@ class Outcome:
 class Trainer:
     """A run and everything one of its steps needs."""
 
-    def __init__(self, run: RunFolder, store: Store) -> None:
+    def __init__(self, run: RunFolder, store: Store, ranks: Ranks = ALONE) -> None:
         run.require_store(store)
         self.run = run
+        self.ranks = ranks
         self.store = store
         self.config = config = run.config
-        self.device = choose_device(config.train.device)
+        self.device = ranks.place(choose_device(config.train.device))
+        if ranks.world > 1 and config.news.frozen_file is not None:
+            raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
         kept = store.manifest["counts"]["kept"]["train"]
@@ -64,7 +78,12 @@ class Trainer:
         self.loss = ClickLoss(config.loss, weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self.cache = (
-            NewsCache(num_news=store.num_news, dim=self.model.news.dim, dtype=config.train.cache_type)
+            NewsCache(
+                num_news=store.num_news,
+                dim=self.model.news.dim,
+                dtype=config.train.cache_type,
+                zeros=ranks.zeros_on_host,
+            )
             if config.batch.gamma
             else None
         )
@@ -79,6 +98,7 @@ class Trainer:
             self.cache,
             log_popularity(torch.from_numpy(num_clicks_V)),
             config.batch,
+            ranks,
         )
         self.validation = Validation.of(store, config.train, self.model.known)
         seed_everything(config.train.seed)  # a run starts alike, whatever was drawn to build it
@@ -86,9 +106,15 @@ class Trainer:
     def step(self, batch: Batch, lr_factor: float) -> float:
         """Learn from a batch; returns the loss."""
         self.model.train()
+        # What dropout draws follows from the step and the rank: there is nothing to save, and nothing to lose.
+        (bits,) = draw(self.config.train.seed, Purpose.DROPOUT, batch.step, np.array([self.ranks.rank]))
+        torch.manual_seed(int(bits))
         with self.precision.autocast():
             learned = self.workflow(batch)
-        value = float(learned.loss.detach())
+        if self.cache is not None and self.ranks.is_writer:
+            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_ED, batch.step)
+        # No rank is past this before all have come here: what was written above is there when the next step reads.
+        value = self.ranks.sum(float(learned.loss.detach()))
         if not math.isfinite(value):
             raise InputError(
                 f"the loss became {value} at step {batch.step}; the last checkpoint is whole. Try a lower "
@@ -97,24 +123,25 @@ class Trainer:
         self.scaler.scale(learned.loss / self.config.train.accumulate).backward()
         if (batch.step + 1) % self.config.train.accumulate == 0:
             self._update(lr_factor)
-        if self.cache is not None:
-            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_ED, batch.step)
         return value
 
     def restore(self) -> tuple[Progress, LoaderState | None]:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
-        saved = checkpoints(self.run.checkpoints)
-        if not saved:
-            self.run.note(**self.model.news.load_vectors())
+        saved = self.ranks.from_first(newest_step(self.run.checkpoints))
+        if saved < 0:
+            vectors = self.model.news.load_vectors()
+            self.ranks.first(lambda: self.run.note(**vectors))
             return Progress(), None
-        return load_checkpoint(
-            saved[-1],
+        restored = load_checkpoint(
+            checkpoint_path(self.run.checkpoints, int(saved)),
             model=self.model,
             loss=self.loss,
             optimizer=self.optimizer,
             scaler=self.scaler,
-            cache=self.cache,
+            cache=self.cache if self.ranks.is_writer else None,
         )
+        self.ranks.wait()  # until every host has the rows
+        return restored
 
     def begin(self) -> float:
         """Fit the projection in the way that validates better; returns that AUC, 0 without a validation."""
@@ -124,13 +151,36 @@ class Trainer:
         if self.validation is not None:
             for centre in aucs:
                 self.model.news.fit_projection(sample, centre=centre)
-                aucs[centre] = self.validation.measure(self.model, self.news)
+                aucs[centre] = self.validate()
         centre = max(aucs, key=lambda choice: aucs[choice])
         self.model.news.fit_projection(sample, centre=centre)
+        self.ranks.hand_out(self.model)
         return aucs[centre]
+
+    def validate(self) -> float:
+        """AUC of the validation sample, as rank 0 finds it."""
+        assert self.validation is not None
+        return self.ranks.from_first(self.validation.measure(self.model, self.news, self.ranks))
+
+    def keep(self, step: int) -> None:
+        """Keep the model of this step as the best so far."""
+        self.ranks.first(lambda: keep_best(self.run, self.model, step))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
         """A checkpoint; older ones go when it is whole."""
+        self.ranks.first(lambda: self._save(progress, loader))
+
+    def check_cache(self, step: int) -> dict[str, float]:
+        """A checksum of what a plan can still read after so many steps; every host must hold the same."""
+        if self.cache is None or self.ranks.world == 1:
+            return {}
+        own = int(self.cache.checksum(step - self.config.batch.gamma)[:12], 16) if self.ranks.is_writer else -1
+        copies = [checksum for checksum in self.ranks.list_all(own) if checksum >= 0]
+        if len(set(copies)) > 1:
+            raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
+        return {"cache_checksum": copies[0], "cache_copies": len(copies)}
+
+    def _save(self, progress: Progress, loader: LoaderState) -> None:
         self.run.require_store(self.store)
         save_checkpoint(
             self.run.checkpoints,
@@ -148,8 +198,9 @@ class Trainer:
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * lr_factor
-        self.scaler.unscale_(self.optimizer)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.ranks.add_gradients(parameters)
+        self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -157,12 +208,14 @@ class Trainer:
 
     def _choose_precision(self) -> Precision:
         """As the run began: a resumed run must not choose again."""
-        known = self.run.facts.get("precision")
-        if known:
-            return Precision(name=known["name"], device=self.device, reason=known["reason"])
-        chosen = choose_precision(self.config.train.precision, self.device, self.model.news.trial_step())
-        self.run.note(precision={"name": chosen.name, "reason": chosen.reason}, device=str(self.device))
-        return chosen
+        self.ranks.first(self._note_precision)
+        known = open_run(self.run.path).facts["precision"]
+        return Precision(name=known["name"], device=self.device, reason=known["reason"])
+
+    def _note_precision(self) -> None:
+        if "precision" not in self.run.facts:
+            chosen = choose_precision(self.config.train.precision, self.device, self.model.news.trial_step())
+            self.run.note(precision={"name": chosen.name, "reason": chosen.reason}, device=str(self.device))
 
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
@@ -171,15 +224,18 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
 
 
-def train(run: RunFolder, store: Store, report: Report = silent, watch: Watch | None = None) -> Outcome:
+def train(
+    run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = ALONE, watch: Watch | None = None
+) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
 
     `watch` is shown every batch before it is learned from; its time is not counted.
     """
-    trainer = Trainer(run, store)
+    trainer = Trainer(run, store, ranks)
     config = run.config.train
     progress, state = trainer.restore()
-    if run.model.exists():
+    (is_finished,) = ranks.any(run.model.exists())
+    if is_finished:
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
@@ -193,7 +249,7 @@ def train(run: RunFolder, store: Store, report: Report = silent, watch: Watch | 
     with (
         Stop() as stop,
         Loader(store.train, lengths_V, run.config.batch, epochs=config.epochs, state=state) as loader,
-        MetricsFile(run.path, resume_step=progress.step) as metrics,
+        MetricsFile(run.path if ranks.is_first else None, resume_step=progress.step) as metrics,
     ):
         meter = Meter()
         if state is None:
@@ -201,22 +257,24 @@ def train(run: RunFolder, store: Store, report: Report = silent, watch: Watch | 
             progress = replace(progress, best_auc=trainer.begin())
             if trainer.validation is not None:
                 metrics.write(0, {"validation_auc": progress.best_auc, "clicks": 0, "seconds": 0.0})
-                keep_best(run, trainer.model, 0)
+                trainer.keep(0)
         while not is_over:
             started = perf_counter()
             batch = next(loader, None)
             if batch is None:
                 is_over = True
+                metrics.write(progress.step, trainer.check_cache(progress.step))
                 trainer.save(progress, loader.state())
                 break
             waited = perf_counter() - started
             if watch is not None:
                 watch(trainer, batch)
                 started = perf_counter() - waited
+            ranks.take_traffic()  # what was told between two steps is of neither
             epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
             share = share_of_run((progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
-            seconds = perf_counter() - started
+            seconds = ranks.from_first(perf_counter() - started)  # all must agree on how long the run has been
             before = share_of_run(progress.epochs, progress.step, progress.seconds)
             progress = replace(
                 progress,
@@ -227,29 +285,31 @@ def train(run: RunFolder, store: Store, report: Report = silent, watch: Watch | 
             )
             after = share_of_run(progress.epochs, progress.step, progress.seconds)
             crossed = int(after * config.validations) > int(before * config.validations)
-            meter.add(batch, loss=loss, seconds=seconds, waited=waited)
+            meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=ranks.take_traffic())
             report("train", min(1000, int(1000 * after)), 1000, meter.note())
             if meter.is_due:
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
+            (is_stopped,) = ranks.any(stop.is_asked)
             is_over = progress.step >= last_step or progress.seconds >= last_second
             if trainer.validation is not None and (crossed or is_over):
-                auc = trainer.validation.measure(trainer.model, trainer.news)
+                auc = trainer.validate()
                 metrics.write(
                     progress.step, {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
                 )
                 if auc > progress.best_auc:
                     progress = replace(progress, best_auc=auc)
-                    keep_best(run, trainer.model, progress.step)
+                    trainer.keep(progress.step)
             is_whole = progress.step % config.accumulate == 0  # an update is never half saved
-            if is_over or (is_whole and (stop.is_asked or progress.step - saved_step >= config.checkpoint_every)):
+            if is_over or (is_whole and (is_stopped or progress.step - saved_step >= config.checkpoint_every)):
+                metrics.write(progress.step, trainer.check_cache(progress.step))
                 trainer.save(progress, loader.state())
                 saved_step = progress.step
-                if stop.is_asked:
+                if is_stopped:
                     break
     if is_over:
-        write_model(run, trainer.model, store, trainer.news, report)
+        write_model(run, trainer.model, store, trainer.news, report, ranks)
     return Outcome(progress=progress, is_finished=is_over)
 
 

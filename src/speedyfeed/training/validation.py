@@ -16,7 +16,9 @@ from speedyfeed.models.known import Known
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.ragged import Ragged
+from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.run import TrainConfig
+from speedyfeed.training.shares import encode_all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +55,8 @@ class Validation:
             readers=reader_numbers(store, "dev", known)[readers],
         )
 
-    def measure(self, model: Recommender, news: PackedNews) -> float:
-        """Mean AUC of the sample."""
+    def measure(self, model: Recommender, news: PackedNews, ranks: Ranks = ALONE) -> float:
+        """Mean AUC of the sample; ranks share the encoding."""
         if model.news.is_personal:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
             pools = np.zeros(len(self.impressions.readers), np.int64)
@@ -62,7 +64,7 @@ class Validation:
                 self.impressions, reader_encoder(model, padded, self.readers), pools
             )
         else:
-            encoded = model.news.encode_all(news.select(torch.from_numpy(self.news)))
+            encoded = encode_all(model.news, news.select(torch.from_numpy(self.news)), ranks)
             news_VD = torch.nn.functional.pad(encoded, (0, 0, 1, 0))
             scores = score_candidates(
                 self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.readers)

@@ -22,7 +22,9 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
+from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.losses import ClickLoss, LossConfig
+from speedyfeed.training.shares import ShareEncoder, own_users, share_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,18 +46,22 @@ class Workflow:
         cache: NewsCache | None,
         log_popularity_V: Tensor,
         config: BatchConfig,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Row n of `news` is news n."""
-        check_workflow(model, loss.config, config)
+        check_workflow(model, loss.config, config, ranks)
         self._model = model
         self._loss = loss
         self._cache = cache
         self._log_popularity_V = log_popularity_V
         self._config = config
+        self._ranks = ranks
+        self._encoder = ShareEncoder(model.news, ranks) if config.central and ranks.world > 1 else model.news
         self._news = replace(news, pad_to=_pad_to(model.news, news, config))
 
-    def __call__(self, batch: Batch) -> BatchLoss:
-        """The loss of a batch."""
+    def __call__(self, whole: Batch) -> BatchLoss:
+        """The loss of a batch; with several ranks, this one's part of it: they add up."""
+        batch = own_users(whole, self._ranks)
         readers_B = self._readers(batch)
         # Of one click an instance, the click is a candidate like its negatives; else it is in the history already.
         shown_BLC = batch.negatives_BLN
@@ -76,22 +82,23 @@ class Workflow:
             negatives_BLN,
             torch.as_tensor(batch.has_pool_BL, device=device),
             self._log_popularity_V[merged.ids_M].to(device),
+            share_of(batch, whole, self._loss.no_pool_weight),
         )
         return BatchLoss(loss=loss, merged=merged)
 
     def _encode(self, batch: Batch, shown_BLC: np.ndarray, readers_B: Tensor | None) -> MergedNews:
         if self._config.central:
             return encode_merged(
-                self._model.news,
+                self._encoder,
                 self._news,
                 self._cache,
                 history_BL=batch.history_BL,
                 negatives_BLN=shown_BLC,
                 encode_E=batch.encode_E,
-                read_R=batch.read_R,
+                read_R=self._own_reads(batch, shown_BLC),
             )
         return encode_places(
-            self._model.news,
+            self._encoder,
             self._news,
             self._cache,
             history_BL=batch.history_BL,
@@ -99,6 +106,13 @@ class Workflow:
             read_R=batch.read_R,
             readers_B=readers_B,
         )
+
+    def _own_reads(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
+        """What this rank's users need from the cache; the in-batch loss meets every news of the batch."""
+        if self._ranks.world == 1 or self._loss.config.in_batch:
+            return batch.read_R
+        needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
+        return np.intersect1d(batch.read_R, needed)
 
     def _readers(self, batch: Batch) -> Tensor | None:
         """Who the users are, some of them taken for strangers."""
@@ -110,7 +124,7 @@ class Workflow:
         return readers_B
 
 
-def check_workflow(model: Recommender, loss: LossConfig, config: BatchConfig) -> None:
+def check_workflow(model: Recommender, loss: LossConfig, config: BatchConfig, ranks: Ranks = ALONE) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
     if model.news.is_personal and (config.central or config.gamma):
         raise InputError(
@@ -121,6 +135,11 @@ def check_workflow(model: Recommender, loss: LossConfig, config: BatchConfig) ->
         raise InputError(
             "the in-batch loss tells a click from all distinct news of a batch and knows the user's other clicks: "
             "it needs batch.central and batch.autoregressive; set loss.in-batch 0"
+        )
+    if ranks.world > 1 and config.gamma and not config.central:
+        raise InputError(
+            "without batch.central ranks do not tell each other what they encoded, so they have no cache: set "
+            "batch.gamma 0, or train in one process"
         )
 
 

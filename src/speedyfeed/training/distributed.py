@@ -1,0 +1,250 @@
+"""Ranks: the processes that train one model together, as torchrun starts them, and all they tell each other.
+
+Every rank runs the same program over the same batches. What must not differ between them is decided by rank 0 or
+agreed on here; what differs is which news and users of a batch each computes (`shares.py`). Numbers in host memory
+travel by gloo, those on a GPU by NCCL. A process that torchrun did not start is the only rank and tells nobody.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from speedyfeed.errors import InputError, LostRanks
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for the others before it gives up. A peer that dies is noticed at once."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Traffic:
+    """What talking to other ranks has cost this one."""
+
+    num_bytes: float = 0.0
+    """Sent, as rings send them: (W - 1) / W of what is gathered or scattered, twice that of what is summed."""
+    seconds: float = 0.0
+    """Spent sending, receiving and waiting for the others; by the host's clock, which does not see what a GPU
+    does on its own."""
+
+
+class Ranks:
+    """This process among those that train together. Every method but properties must be called by all of them."""
+
+    def __init__(self, *, rank: int = 0, world: int = 1, local_rank: int = 0, local_world: int = 1) -> None:
+        self.rank = rank
+        self.world = world
+        self.local_rank = local_rank
+        """Among the ranks of this host, whose numbers follow each other."""
+        self.local_world = local_world
+        self.shares_memory = local_world > 1 and hasattr(os, "memfd_create")
+        self.traffic = Traffic()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that decides, writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this is the rank that writes to its host's memory."""
+        return self.local_rank == 0 or not self.shares_memory
+
+    def take_traffic(self) -> Traffic:
+        """What there was since this was last asked."""
+        taken, self.traffic = self.traffic, Traffic()
+        return taken
+
+    def place(self, device: torch.device) -> torch.device:
+        """The device of this rank, of those of that kind."""
+        if self.world == 1 or device.type != "cuda":
+            return device
+        if device != torch.device("cuda"):
+            raise InputError(f"device {device}: with several ranks each has a GPU of its own; say cuda or auto")
+        if self.local_world > torch.cuda.device_count():
+            raise InputError(
+                f"{self.local_world} ranks on this host, but torch finds {torch.cuda.device_count()} GPUs: start "
+                "no more ranks than that (--nproc-per-node), or add --device cpu"
+            )
+        own = torch.device("cuda", self.local_rank)
+        torch.cuda.set_device(own)
+        return own
+
+    def sum(self, value: float) -> float:
+        """The sum of what every rank has."""
+        return float(self._sum_up(torch.tensor(value, dtype=torch.float64)))
+
+    def any(self, *facts: bool) -> list[bool]:
+        """Which of the facts holds on some rank."""
+        return [bool(count) for count in self._sum_up(torch.tensor(facts, dtype=torch.int64)).tolist()]
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        self._sum_up(torch.zeros(1))
+
+    def list_all(self, value: int) -> list[int]:
+        """What every rank has, in their order."""
+        return [int(one) for one in self._list_all(torch.tensor([value]))]
+
+    def first(self, do: Callable[[], T]) -> T | None:
+        """What rank 0 does while the others wait; they get None. Where it fails, all fail."""
+        if self.world == 1:
+            return do()
+        result: T | None = None
+        error: Exception | None = None
+        if self.is_first:
+            try:
+                result = do()
+            except Exception as raised:
+                error = raised
+        (has_failed,) = self.any(error is not None)
+        if error is not None:
+            raise error
+        if has_failed:
+            raise InputError("rank 0 could not go on, and says why")
+        return result
+
+    def from_first(self, value: float) -> float:
+        """What rank 0 has."""
+        tensor = torch.tensor(value, dtype=torch.float64)
+        self._hand_out(tensor)
+        return float(tensor)
+
+    def hand_out(self, module: nn.Module) -> None:
+        """Make all parameters and buffers those of rank 0."""
+        with torch.no_grad():
+            for tensor in (*module.parameters(), *module.buffers()):
+                self._hand_out(tensor)
+
+    def gather_rows(self, rows_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The rows of all ranks in their order; rank r has `sizes[r]`. Gradients flow back to whose they are.
+
+        Every rank's loss must come from what it gets, even where it learns nothing: backward they meet again.
+        """
+        assert len(rows_ND) == sizes[self.rank], (len(rows_ND), sizes, self.rank)
+        most = max(sizes)
+        padded_ND = nn.functional.pad(rows_ND, (0, 0, 0, most - len(rows_ND)))
+        gathered_WND: Tensor = _GatherRows.apply(padded_ND, self)  # type: ignore[no-untyped-call]
+        return torch.cat([rows[:size] for rows, size in zip(gathered_WND, sizes, strict=True)])
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Add up the gradients of all ranks, in one message. A parameter that none has one for keeps none."""
+        if self.world == 1:
+            return
+        device = parameters[0].device
+        has_gradient = torch.tensor(
+            [one.grad is not None for one in parameters], dtype=torch.float32, device=device
+        )
+        parts = [
+            torch.zeros(one.numel(), device=device) if one.grad is None else one.grad.flatten()
+            for one in parameters
+        ]
+        summed = self._sum_up(torch.cat([has_gradient, *parts]))
+        counts, *parts = summed.split([len(parameters), *(one.numel() for one in parameters)])
+        for parameter, count, part in zip(parameters, counts.tolist(), parts, strict=True):
+            parameter.grad = part.view_as(parameter) if count else None
+
+    def zeros_on_host(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Memory that the ranks of a host share.
+
+        It has no name, so that a killed run leaves nothing behind and the size of /dev/shm does not matter. Where
+        the system has no such memory every rank gets its own, and `is_writer`.
+        """
+        if not self.shares_memory:
+            return torch.zeros(shape, dtype=dtype)
+        own = os.memfd_create("speedyfeed") if self.is_writer else -1
+        if self.is_writer:
+            os.ftruncate(own, math.prod(shape) * dtype.itemsize)
+        addresses = self._list_all(torch.tensor([os.getpid(), own]))
+        pid, file = addresses[self.rank - self.local_rank].tolist()
+        tensor = torch.from_file(f"/proc/{pid}/fd/{file}", shared=True, size=math.prod(shape), dtype=dtype)
+        self.wait()  # all have mapped it, and it lives as long as they do
+        if self.is_writer:
+            os.close(own)
+        return tensor.view(shape)
+
+    def _sum_up(self, tensor: Tensor) -> Tensor:
+        if self.world > 1:
+            with self._talk(2 * tensor.nbytes):
+                dist.all_reduce(tensor)
+        return tensor
+
+    def _hand_out(self, tensor: Tensor) -> None:
+        if self.world > 1:
+            with self._talk(tensor.nbytes):
+                dist.broadcast(tensor, src=0)
+
+    def _list_all(self, tensor: Tensor) -> list[Tensor]:
+        if self.world == 1:
+            return [tensor]
+        parts = [torch.empty_like(tensor) for _ in range(self.world)]
+        with self._talk(self.world * tensor.nbytes):
+            dist.all_gather(parts, tensor)
+        return parts
+
+    def _sum_shares(self, parts_WND: Tensor) -> Tensor:
+        """The sum of every rank's row for this one."""
+        own = torch.empty_like(parts_WND[0])
+        with self._talk(parts_WND.nbytes):
+            dist.reduce_scatter(own, list(parts_WND.contiguous()))
+        return own
+
+    @contextmanager
+    def _talk(self, num_bytes: int) -> Iterator[None]:
+        started = perf_counter()
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).removeprefix("[").partition("] ")[2] or str(
+                error
+            )  # without a place in gloo's source
+            raise LostRanks(f"rank {self.rank} lost the others: {reason.partition('. ')[0]}") from error
+        self.traffic.seconds += perf_counter() - started
+        self.traffic.num_bytes += num_bytes * (self.world - 1) / self.world
+
+
+class _GatherRows(torch.autograd.Function):
+    """Forward every rank gets all rows, backward every rank gets the sum of all gradients of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_ND: Tensor, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        return torch.stack(ranks._list_all(rows_ND.contiguous()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients_WND: Tensor) -> tuple[Tensor, None]:
+        return ctx.ranks._sum_shares(gradients_WND[0]), None
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def open_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
+    """The ranks that torchrun started this process among."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or "RANK" not in os.environ:
+        yield ALONE
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timeout)
+    yield Ranks(
+        rank=dist.get_rank(),
+        world=world,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+    )
+    dist.destroy_process_group()  # not after an error: it could wait for a peer that is gone
+
+
+def is_under_torchrun() -> bool:
+    """Whether this process is started again when it fails, with the same arguments."""
+    return dist.is_torchelastic_launched()

@@ -1,0 +1,66 @@
+"""Real processes for tests of ranks: forked, so that none has to import anything, and joined by gloo."""
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any
+
+from speedyfeed.errors import LostRanks
+from speedyfeed.training.distributed import Ranks, open_ranks
+
+PATIENCE = 120
+"""Seconds after which a test has hung."""
+
+
+def run_ranks(
+    world: int,
+    work: Callable[[Ranks], Any],
+    *,
+    hosts: int = 1,
+    timeout: float = 60,
+    lost: Collection[int] = (),
+) -> list[Any]:
+    """What `work` returns on each rank not `lost`; raises what any of them raised. Hosts share no memory."""
+    context = multiprocessing.get_context("fork")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children = []
+    for rank in range(world):
+        local_world = world // hosts
+        environment = {
+            "RANK": rank,
+            "WORLD_SIZE": world,
+            "LOCAL_RANK": rank % local_world,
+            "LOCAL_WORLD_SIZE": local_world,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        end, there = context.Pipe(duplex=False)
+        child = context.Process(target=_work, args=(work, environment, timeout, there), daemon=True)
+        child.start()
+        there.close()
+        children.append((child, end))
+    ends = [end for rank, (_, end) in enumerate(children) if rank not in lost]
+    results = [end.recv() if end.poll(PATIENCE) else TimeoutError("a rank hangs") for end in ends]
+    for child, _ in children:
+        child.join(0 if lost else 5)
+        child.kill()
+        child.join()
+    errors = [result for result in results if isinstance(result, Exception)]
+    for error in sorted(errors, key=lambda error: isinstance(error, LostRanks)):  # what broke them comes first
+        raise error
+    return results
+
+
+def _work(work: Callable[[Ranks], Any], environment: dict[str, object], timeout: float, there: Any) -> None:
+    os.environ.update({name: str(value) for name, value in environment.items()})
+    try:
+        with open_ranks(timedelta(seconds=timeout)) as ranks:
+            there.send(work(ranks))
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        there.send(error)

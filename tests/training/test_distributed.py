@@ -1,0 +1,241 @@
+"""Ranks take the steps that one process takes: same losses, same weights, same news encoded, same cache."""
+
+import json
+import math
+import os
+import shutil
+import signal
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from processes import run_ranks
+
+from speedyfeed.batching.loader import Loader
+from speedyfeed.errors import InputError, LostRanks
+from speedyfeed.models.baselines import WordConfig
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.recipes import conventional
+from speedyfeed.training.distributed import ALONE, Ranks
+from speedyfeed.training.run import open_run, start_run
+from speedyfeed.training.trainer import Trainer, build_recommender
+from speedyfeed.training.workflows import check_workflow
+
+
+@pytest.fixture(scope="session")
+def calm_encoder(tiny_encoder, tmp_path_factory):
+    """The tiny encoder without dropout."""
+    folder = tmp_path_factory.mktemp("calm") / "encoder"
+    shutil.copytree(tiny_encoder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0}))
+    return folder
+
+
+@pytest.fixture
+def calm(config, calm_encoder):
+    """A run in which nothing is left to chance."""
+    return replace(
+        config,
+        news=replace(config.news, encoder=str(calm_encoder)),
+        batch=replace(config.batch, token_budget=6000, beta=0.2, cache_draw="news"),
+        train=replace(config.train, encoder_lr=5e-5, lr=1e-3, validations=0),
+    )
+
+
+def take_steps(ranks, path, config, store, num_steps):
+    """What some steps learned, and what each cost."""
+    ranks.first(lambda: start_run(path, config, store))
+    trainer = Trainer(open_run(path), store, ranks)
+    encoded, forward = [], trainer.model.news.forward
+    trainer.model.news.forward = lambda news: encoded.append(news) or forward(news)
+    start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    losses, batches = [], []
+    with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch) as loader:
+        for batch in islice(loader, num_steps):
+            losses.append(trainer.step(batch, 1.0))
+            batches.append(batch)
+    weights = trainer.model.state_dict()
+    return {
+        "losses": losses,
+        "weights": {name: value.numpy() for name, value in weights.items()},
+        "moved": max(float((value - start[name]).abs().max()) for name, value in weights.items()),
+        "users": [len(batch.users_B) for batch in batches],
+        "fresh": [len(batch.encode_E) for batch in batches],
+        "encoded": [len(news) for news in encoded],
+        "tokens": [int(news.lengths_M.sum()) for news in encoded],
+        "cache": trainer.cache.checksum() if trainer.cache is not None and ranks.is_writer else None,
+    } | trainer.check_cache(num_steps)
+
+
+def assert_same_steps(ranks, alone):
+    """To 1e-5, and of something that moved much further."""
+    assert alone["moved"] > 1e-3
+    for one in ranks:
+        np.testing.assert_allclose(one["losses"], alone["losses"], rtol=0, atol=1e-5)
+        assert one["weights"].keys() == alone["weights"].keys()
+        for name, weight in one["weights"].items():
+            np.testing.assert_allclose(weight, alone["weights"][name], rtol=0, atol=1e-5, err_msg=name)
+            np.testing.assert_array_equal(weight, ranks[0]["weights"][name], err_msg=name)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
+    alone = take_steps(ALONE, tmp_path / "alone", calm, store, 20)
+    ranks = run_ranks(world, lambda ranks: take_steps(ranks, tmp_path / "ranks", calm, store, 20))
+    assert_same_steps(ranks, alone)
+    assert sum(alone["fresh"]) < 20 * alone["fresh"][0]  # the cache answered
+    encoded, tokens = (np.array([one[name] for one in ranks]) for name in ("encoded", "tokens"))
+    assert encoded.sum(0).tolist() == alone["fresh"]  # no news twice, wherever its readers are
+    many = encoded.min(0) > 20
+    assert many.sum() >= 5
+    assert (np.abs(tokens - tokens.mean(0)) / tokens.mean(0))[:, many].max() < 0.05
+
+
+VARIANTS = {
+    "in-batch loss": lambda run: replace(
+        run, loss=replace(run.loss, in_batch=0.5, learn_temperature=True, no_pool_weight=0.3)
+    ),
+    "no cache, updates of two steps": lambda run: replace(
+        run, batch=replace(run.batch, gamma=0), train=replace(run.train, accumulate=2)
+    ),
+    "all cached": lambda run: replace(
+        run, batch=replace(run.batch, gamma=99, beta=1e9, token_budget=10**6, max_clicks_per_batch=8000)
+    ),
+    "fewer users than ranks": lambda run: replace(
+        run, user=UserConfig(name="gru"), batch=replace(run.batch, token_budget=1, gamma=99, beta=1.0)
+    ),
+    "naml": lambda run: words(run, "naml"),
+    "npa, conventional": lambda run: conventional(words(run, "npa")),
+}
+
+
+def words(run, name):
+    return replace(
+        run,
+        news=NewsEncoderConfig(encoder=name, dim=16, normalize=False),
+        words=WordConfig(width=12, heads=2, query_width=8, category_width=4, dropout=0.0),
+        user=UserConfig(name=name if name == "npa" else "additive", query_width=8, reader_width=6, stranger=0.0),
+    )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_ranks_and_one_process_agree_whatever_is_trained(name, store, calm, tmp_path):
+    run = VARIANTS[name](calm)
+    alone = take_steps(ALONE, tmp_path / "alone", run, store, 8)
+    ranks = run_ranks(3, lambda ranks: take_steps(ranks, tmp_path / "ranks", run, store, 8))
+    assert_same_steps(ranks, alone)
+    if name == "all cached":
+        assert 0 in alone["fresh"]
+    if name == "fewer users than ranks":
+        assert max(alone["users"]) == 1
+
+
+def test_every_host_holds_the_same_cache_once(store, calm, tmp_path):
+    ranks = run_ranks(4, lambda ranks: take_steps(ranks, tmp_path / "run", calm, store, 6), hosts=2)
+    assert [one["cache"] is None for one in ranks] == [False, True, False, True]
+    assert ranks[0]["cache"] == ranks[2]["cache"]
+    assert {one["cache_copies"] for one in ranks} == {2}
+    assert len({one["cache_checksum"] for one in ranks}) == 1
+
+
+def test_caches_that_differ_are_noticed(store, calm, tmp_path):
+    def differ(ranks):
+        ranks.first(lambda: start_run(tmp_path / "run", calm, store))
+        trainer = Trainer(open_run(tmp_path / "run"), store, ranks)
+        trainer.cache.write(torch.tensor([3]), torch.full((1, 16), float(ranks.rank)), 0)
+        trainer.check_cache(1)
+
+    with pytest.raises(RuntimeError, match="caches of the hosts differ at step 1"):
+        run_ranks(2, differ, hosts=2)
+
+
+def test_memory_of_a_host_is_shared_and_leaves_nothing_behind():
+    def share(ranks):
+        before = set(os.listdir("/dev/shm"))
+        memory = ranks.zeros_on_host(3, 2, dtype=torch.bfloat16)
+        if ranks.is_writer:
+            memory[1] = 1 + ranks.rank
+        ranks.wait()
+        return memory.tolist(), set(os.listdir("/dev/shm")) - before
+
+    of_first, of_second = [[0, 0], [1, 1], [0, 0]], [[0, 0], [3, 3], [0, 0]]
+    seen = run_ranks(4, share, hosts=2)
+    assert [rows for rows, _ in seen] == [of_first, of_first, of_second, of_second]
+    assert not any(names for _, names in seen)
+
+
+def test_rows_are_gathered_with_their_gradients():
+    sizes = [2, 0, 1]
+
+    def gather(ranks):
+        rows = torch.arange(2.0 * sizes[ranks.rank]).view(-1, 2).add(10 * ranks.rank).requires_grad_()
+        gathered = ranks.gather_rows(rows, sizes)
+        (gathered * (1 + ranks.rank)).sum().backward()
+        return gathered.tolist(), rows.grad.tolist()
+
+    expected = [[0, 1], [2, 3], [20, 21]]
+    ranks = run_ranks(3, gather)
+    assert [rows for rows, _ in ranks] == [expected] * 3
+    assert [gradient for _, gradient in ranks] == [[[6, 6], [6, 6]], [], [[6, 6]]]
+
+
+def test_a_gradient_that_no_rank_has_stays_none():
+    def add(ranks):
+        parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (2, 3, 1)]
+        parameters[0].grad = torch.full((2,), 1.0 + ranks.rank)
+        if ranks.rank == 1:
+            parameters[1].grad = torch.arange(3.0)
+        ranks.add_gradients(parameters)
+        return [None if one.grad is None else one.grad.tolist() for one in parameters]
+
+    assert run_ranks(2, add) == [[[3, 3], [0, 1, 2], None]] * 2
+
+
+def test_what_rank_0_cannot_do_stops_all():
+    def fail(ranks):
+        try:
+            return ranks.first(lambda: math.sqrt(-1.0))
+        except ValueError as error:
+            return f"{type(error).__name__}: {error}"
+
+    assert run_ranks(2, fail) == [
+        "ValueError: math domain error",
+        "InputError: rank 0 could not go on, and says why",
+    ]
+    assert run_ranks(2, lambda ranks: ranks.first(lambda: 7)) == [7, None]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_gone_or_silent_does_not_hang_the_others(how):
+    def wait(ranks):
+        if ranks.rank == 1:
+            os.kill(os.getpid(), how)
+        try:
+            ranks.wait()
+        except LostRanks as error:
+            return str(error)
+
+    (told,) = run_ranks(2, wait, timeout=2, lost=[1])
+    assert told.startswith("rank 0 lost the others: ")
+
+
+def test_what_ranks_cannot_do_is_refused(store, calm, tmp_path, monkeypatch):
+    two = Ranks(rank=1, world=2, local_rank=1, local_world=2)
+    slow = replace(calm.batch, central=False)
+    model = build_recommender(calm.recommender, store)
+    with pytest.raises(InputError, match=r"set batch\.gamma 0"):
+        check_workflow(model, calm.loss, slow, two)
+    check_workflow(model, calm.loss, slow)
+    kept = replace(calm, news=replace(calm.news, frozen_file=tmp_path / "kept"))
+    with pytest.raises(InputError, match="leave it out"):
+        Trainer(start_run(tmp_path / "run", kept, store), store, two)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InputError, match="say cuda or auto"):
+        two.place(torch.device("cuda:1"))
+    with pytest.raises(InputError, match=r"2 ranks on this host.*1 GPUs"):
+        two.place(torch.device("cuda"))
+    assert two.place(torch.device("cpu")) == torch.device("cpu")
