@@ -44,7 +44,7 @@ def zero_shot() -> RunConfig:
     What training must beat. Meant for a store of plain titles: prepare --refine none --fields title.
     """
     return RunConfig(
-        news=NewsEncoderConfig(dim=0),
+        news=NewsEncoderConfig(dim=0, categories=False),
         train=TrainConfig(steps=0, precision="fp32", validations=0),
     )
 

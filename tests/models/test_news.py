@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from contracts import NewsEncoderContract
 from speedyfeed.errors import InputError
+from speedyfeed.models.base import Start
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
@@ -37,6 +38,8 @@ def make_encoder(family: str = "bert", **settings: object) -> NewsEncoder:
     with torch.no_grad():
         for zero in (encoder.frequency, encoder.over_tokens.query, encoder.over_segments.query):
             zero.weight.normal_(std=0.3)
+        if encoder.category is not None:
+            encoder.category.weight[1:].normal_()
     return encoder
 
 
@@ -53,14 +56,17 @@ def padded_twin(encoder: NewsEncoder, news: PackedNews) -> Tensor:
             segments = additive(encoder.over_tokens, states, mask)
         else:
             segments = torch.zeros(0, width)
-        if encoder.category is not None:
-            assert one.categories_M is not None
-            segments = torch.cat([segments, encoder.category(one.categories_M)])
         mask = torch.ones(1, len(segments), dtype=torch.bool)
         pooled = additive(encoder.over_segments, segments[None], mask)[0] if len(segments) else torch.zeros(width)
         out.append(encoder.project(pooled))
     news_MD = torch.stack(out)
-    return torch.nn.functional.normalize(news_MD, dim=1) if encoder.config.normalize else news_MD
+    if encoder.config.normalize:
+        news_MD = torch.nn.functional.normalize(news_MD, dim=1)
+    if encoder.category is not None:
+        assert news.categories_M is not None
+        news_MD = news_MD + encoder.category(news.categories_M)
+        news_MD = torch.nn.functional.normalize(news_MD, dim=1) if encoder.config.normalize else news_MD
+    return news_MD
 
 
 def padded_bus(encoder: NewsEncoder, news: PackedNews, lengths: list[int]) -> Tensor:
@@ -95,7 +101,7 @@ def additive(layer: torch.nn.Module, items: Tensor, mask: Tensor) -> Tensor:
     return (scores.masked_fill(~mask, -torch.inf).softmax(-1)[..., None] * items).sum(-2)
 
 
-@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"categories": True}, {"dim": 0}, {"normalize": False}])
+@pytest.mark.parametrize("settings", [{}, {"bus": False}, {"categories": False}, {"dim": 0}, {"normalize": False}])
 def test_packed_encoding_is_the_padded_appendix(settings: dict[str, object]) -> None:
     encoder, news = make_encoder(**settings), make_news()
     upstream = torch.randn(len(news), encoder.dim)
@@ -210,8 +216,8 @@ def test_a_trial_step_leaves_no_gradient() -> None:
 
 def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
-    pooled = encoder._pool(news).detach()
-    encoder.fit_projection(news)
+    pooled = encoder.read_all(news)
+    encoder.begin(Start(), pooled)
     after = encoder.encode_all(news)
     torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
     spread = torch.linalg.svdvals(pooled - pooled.mean(0))
@@ -220,11 +226,25 @@ def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart
 
 def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
-    pooled = encoder._pool(news).detach()
-    encoder.fit_projection(news, centre=False)
+    pooled = encoder.read_all(news)
+    encoder.begin(Start(centre=False), pooled)
     after = encoder.encode_all(news)  # five news span at most five of eight directions: nothing is lost
     torch.testing.assert_close(after @ after.T, pooled @ pooled.T, rtol=1e-4, atol=1e-4)
     assert not encoder.project.bias.any()
+
+
+def test_categories_begin_at_right_angles_and_unknown_ones_add_nothing() -> None:
+    encoder, news = make_encoder(dim=8), make_news()
+    for length in (0.0, 0.3, 1.0):
+        assert Start(category=length) in encoder.starts
+        encoder.begin(Start(category=length), encoder.read_all(news))
+        weight = encoder.category.weight.detach()
+        torch.testing.assert_close(weight @ weight.T, length**2 * torch.diag(torch.tensor([0.0, 1.0, 1.0])))
+    bare_MD = encoder.encode_all(replace(news, categories_M=None))
+    unknown_MD = encoder.encode_all(replace(news, categories_M=torch.zeros(5, dtype=torch.long)))
+    torch.testing.assert_close(unknown_MD, bare_MD)
+    assert not torch.allclose(encoder.encode_all(news), bare_MD, atol=0.1)
+    assert {start.category for start in make_encoder(categories=False).starts} == {0.0}
 
 
 def test_embeddings_have_length_one_unless_told_otherwise() -> None:
@@ -233,9 +253,7 @@ def test_embeddings_have_length_one_unless_told_otherwise() -> None:
     assert (make_encoder(normalize=False).encode_all(news).norm(dim=1) - 1).abs().max() > 0.01
 
 
-@pytest.fixture(
-    params=[{}, {"segments": False, "categories": True}, {"categories": True}, {"bus": False}], ids=str
-)
+@pytest.fixture(params=[{}, {"segments": False}, {"categories": False}, {"bus": False}], ids=str)
 def encoder(request: pytest.FixtureRequest) -> NewsEncoder:
     return make_encoder(**request.param)
 

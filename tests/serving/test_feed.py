@@ -40,7 +40,7 @@ def test_it_recommends_what_the_recommender_recommends(feed, model, history):
 def test_a_text_counts_like_the_news_of_that_text(feed):
     title = feed.shelf.news(feed.shelf.row("N9")).title
     by_id = feed.recommend(Query(history=["N1", "N9", "N2"], k=12))
-    by_text = feed.recommend(Query(history=["N1", (title, "", ""), "N2"], k=12))
+    by_text = feed.recommend(Query(history=["N1", (title, "", "", ""), "N2"], k=12))
     assert "N9" not in ids(by_id)
     assert [name for name in ids(by_text) if name != "N9"] == ids(by_id)
     assert by_text.reader == pytest.approx(by_id.reader, abs=1e-3)

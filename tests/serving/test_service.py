@@ -24,7 +24,7 @@ def test_added_news_are_found_by_the_next_request(service):
     assert "new" in ids(service, history=["N1"])
     assert service.feed.recommend(Query(history=["new"])).unknown == []
     row = service.feed.shelf.row("new")
-    expected = service.feed.encode([(CUP.title, "", "")]).result()[0]
+    expected = service.feed.encode([(CUP.title, "", "", "")]).result()[0]
     assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
 
 
@@ -87,11 +87,11 @@ def test_another_run_takes_over_with_all_that_was_written(run, another_run, tmp_
     assert service.feed.fingerprint == reloaded.model != old.fingerprint
     assert "new" in ids(service)
     assert "N3" not in ids(service)
-    expected = service.feed.encode([(CUP.title, "", "")]).result()[0]
+    expected = service.feed.encode([(CUP.title, "", "", "")]).result()[0]
     row = service.feed.shelf.row("new")
     assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
     assert (
-        old.recommend(Query(history=["N1", ("a text", "", "")])).model == old.fingerprint
+        old.recommend(Query(history=["N1", ("a text", "", "", "")])).model == old.fingerprint
     )  # for those who have it
     assert len(list((tmp_path / "data").glob("graphs-*"))) == (1 if graphs.graphs_from == 0 else 0)
     service.close()
@@ -103,7 +103,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
     service = Service(link, tmp_path / "data")
     service.open()
     fingerprints = {service.feed.fingerprint}
-    asked = Query(history=["N1", ("Late goal", "", ""), "N9"], k=3)
+    asked = Query(history=["N1", ("Late goal", "", "", ""), "N9"], k=3)
     answers, written, stop, failures = [], [], threading.Event(), []
 
     def guarded(work):
@@ -143,7 +143,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
     for answer in answers:
         feed = expected[answer.model]
         first, last = (feed.shelf.embeddings([feed.shelf.row(news_id)]) for news_id in ("N1", "N9"))
-        between = feed.encode([("Late goal", "", "")]).result()
+        between = feed.encode([("Late goal", "", "", "")]).result()
         user = feed._model.encode_user(np.concatenate([first, between, last]))
         for one in answer.ranked:
             if one.news.news_id in base:
@@ -154,7 +154,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
     assert written
     assert all(service.feed.shelf.row(news_id) is not None for news_id in written)
     rows = service.feed.shelf.embeddings([service.feed.shelf.row(news_id) for news_id in written])
-    again = service.feed.encode([(f"title {news_id}", "", "") for news_id in written]).result()
+    again = service.feed.encode([(f"title {news_id}", "", "", "") for news_id in written]).result()
     np.testing.assert_allclose(rows, again, atol=1e-4)
     service.close()
 

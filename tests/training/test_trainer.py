@@ -69,12 +69,13 @@ def test_an_article_is_encoded_as_the_store_holds_it(store, config, tmp_path):
     with (store.path.parent / "logs" / "train" / "news.tsv").open(encoding="utf-8") as file:
         columns = [line.split("\t") for line in file]
     articles = {row[0]: (row[3], row[4]) for row in columns[:20]}
+    categories = [row[1] for row in columns[:20]]
     assert any(len(abstract.split()) > 15 for _, abstract in articles.values())  # refinement has work to do
     shutil.copytree(run.model, tmp_path / "model")  # a model folder stands alone
     shutil.rmtree(run.path)
     model = Recommender.from_pretrained(tmp_path / "model")
     expected = model.catalogue.embeddings_VD[[model.catalogue.row[news_id] for news_id in articles]]
-    np.testing.assert_allclose(model.encode_news(list(articles.values())), expected, atol=1e-6)
+    np.testing.assert_allclose(model.encode_news(list(articles.values()), categories), expected, atol=1e-6)
     assert np.abs(model.encode_news([title for title, _ in articles.values()]) - expected.numpy()).max() > 1e-3
 
 
@@ -89,7 +90,7 @@ def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
 def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_path, monkeypatch, centred_auc):
     trainer = Trainer(start_run(tmp_path / "run", config, store), store)
     bias = trainer.model.news.project.bias
-    monkeypatch.setattr(Validation, "measure", lambda *_: centred_auc if bias.any() else 0.65)
+    monkeypatch.setattr(Validation, "measure_encoded", lambda *_: centred_auc if bias.any() else 0.65)
     assert trainer.begin() == max(centred_auc, 0.65)
     assert bool(bias.any()) == (centred_auc > 0.65)
 

@@ -1,6 +1,7 @@
 """What every news encoder is and does the same way, whatever it makes of the tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Where training may begin; which of several is best is for the data to say."""
+
+    centre: bool = True
+    """Take the mean of all news away: how much a news is like all others then counts for nothing."""
+    category: float = 0.0
+    """Length of what a news' category adds to its embedding, beside a text of length one."""
+
+
 class NewsModule(nn.Module):
-    """Packed news in, one embedding each out: `forward(news) -> news_MD`."""
+    """Packed news in, one embedding each out: `finish(read(news), news)`."""
 
     dim: int
     """Width of a news embedding."""
@@ -38,6 +49,18 @@ class NewsModule(nn.Module):
     is_personal: bool = False
     """Whether a news has another embedding for every reader: none can be shared, cached or put in an index."""
 
+    def forward(self, news: PackedNews) -> Tensor:
+        """news_MD"""
+        return self.finish(self.read(news), news)
+
+    def read(self, news: PackedNews) -> Tensor:
+        """news_MH: what it makes of the texts; nearly all the work."""
+        raise NotImplementedError
+
+    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
+        """news_MD"""
+        raise NotImplementedError
+
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         """What its tokens come from."""
@@ -51,27 +74,49 @@ class NewsModule(nn.Module):
         """What a run begins with beside pretrained weights; returns what to note about it."""
         return {}
 
-    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
-        """Start from these news; with `centre` their mean becomes zero."""
+    @property
+    def starts(self) -> Sequence[Start]:
+        """Where it may begin."""
+        return (Start(), Start(centre=False))
+
+    def begin(self, start: Start, news_MH: Tensor) -> None:
+        """Begin there, given what `read` makes of some news."""
+        raise NotImplementedError
 
     def save(self, folder: Path) -> None:
         """Write what, beside the weights, it takes to build it again."""
         self.tokenizer.save_pretrained(folder)
 
-    def encode(self, texts: Sequence[str | Sequence[str]], *, report: Report = silent) -> NDArray[np.float32]:
+    def encode(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        *,
+        categories_M: Tensor | None = None,
+        report: Report = silent,
+    ) -> NDArray[np.float32]:
         """One row per text; a text is a string, or its title, abstract and body.
 
-        A trained encoder prepares them as it met its news in training: refined, where those were.
+        A trained encoder prepares them as it met its news in training: refined, where those were. `categories_M`
+        are their categories by number, 0 where unknown.
         """
         if self.packer is None:
             news = pack_texts(texts, self.tokenizer, self.segment_length)
         else:
             news = self.packer(texts)
-        return self.encode_all(news, report=report).numpy()
+        return self.encode_all(replace(news, categories_M=categories_M), report=report).numpy()
 
-    @torch.no_grad()
     def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
         """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
+        return self._in_batches(self, news, tokens_per_batch, report)
+
+    def read_all(self, news: PackedNews) -> Tensor:
+        """What `read` makes of many news, in host memory; likewise."""
+        return self._in_batches(self.read, news, 8192, silent)
+
+    @torch.no_grad()
+    def _in_batches(
+        self, encode: Callable[[PackedNews], Tensor], news: PackedNews, tokens_per_batch: int, report: Report
+    ) -> Tensor:
         if self.is_personal and news.readers_M is None:
             raise InputError(
                 "this encoder makes another embedding of a news for every reader: it has none of a news alone, to "
@@ -79,14 +124,16 @@ class NewsModule(nn.Module):
             )
         was_training = self.training
         self.train(False)
-        out = torch.empty(len(news), self.dim)
+        out: Tensor | None = None
         done = 0
         for rows in by_length(news.lengths_M, tokens_per_batch):
-            out[rows] = self(news.select(rows)).float().cpu()
+            encoded = encode(news.select(rows)).float().cpu()
+            out = encoded.new_empty(len(news), encoded.size(1)) if out is None else out
+            out[rows] = encoded
             done += len(rows)
             report("encoding news", done, len(news))
         self.train(was_training)
-        return out
+        return torch.empty(0, self.dim) if out is None else out
 
     def trial_step(self) -> Callable[[], None]:
         """A forward and backward pass over made-up news, to be timed; leaves no gradient."""

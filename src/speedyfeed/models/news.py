@@ -1,6 +1,7 @@
 """The news encoder: packed tokens to one embedding per news.
 
-    tokens, frequencies --PLM with bus--> hidden_TH --attention--> segments_KH --attention--> news_MH --> news_MD
+    tokens, frequencies --PLM with bus--> hidden_TH --attention--> segments_KH --attention--> news_MH
+    news_MH --projection, category--> news_MD
 
 Nothing is padded on the way. The two attentions are those of the paper's appendix; the frequency of a word is
 embedded and added to its tokens. It starts at zero: before training, refined text is encoded as plain text.
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import NewsModule, by_length
+from speedyfeed.models.base import NewsModule, Start
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.known import UNKNOWN
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NUM_FREQUENCIES = 256
+CATEGORY_LENGTHS = (0.0, 0.3, 1.0)
+"""What a category may begin with, beside a text of length one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +51,8 @@ class NewsEncoderConfig:
     """Longest segment of plain texts, in tokens."""
     segments: bool = True
     """Encode title, abstract and body as segments (BusLM); off, as one sequence, quadratic in its length."""
-    categories: bool = False
-    """Attend to the news' category too, as one more segment."""
+    categories: bool = True
+    """Add to the embedding of a text what is learned about its category, where the news have any."""
     train_layers: int = 0
     """Train only the last so many layers of the encoder; 0 trains all."""
     frozen_gigabytes: float = 4.0
@@ -93,10 +96,13 @@ class NewsEncoder(NewsModule):
         self.frequency = nn.Embedding(NUM_FREQUENCIES, embedding.embedding_dim)
         nn.init.zeros_(self.frequency.weight)
         self.over_tokens = AdditiveAttention(width)
-        self.over_segments = AdditiveAttention(width)
-        self.category = nn.Embedding(1 + num_categories, width) if config.categories else None
+        self.over_segments = AdditiveAttention(width).requires_grad_(config.segments)  # of one, nothing to weigh
         self.project = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
+        has_categories = config.categories and num_categories > 0
+        self.category = nn.Embedding(1 + num_categories, self.dim, padding_idx=UNKNOWN) if has_categories else None
+        if self.category is not None:
+            nn.init.zeros_(self.category.weight)
         self.segment_length = config.segment_length
         self.num_tokens = self.encoder.config.vocab_size
         self.max_tokens = max_length(self.encoder)
@@ -104,23 +110,23 @@ class NewsEncoder(NewsModule):
         self.reads_categories = config.categories
         self._frozen = self._freeze(width)
 
-    def forward(self, news: PackedNews) -> Tensor:
-        """news_MD. A news without segments gets the embedding of an empty text."""
-        news_MD: Tensor = self.project(self._pool(news))
-        return nn.functional.normalize(news_MD, dim=1) if self.config.normalize else news_MD
-
-    def _pool(self, news: PackedNews) -> Tensor:
-        """news_MH, of the encoder's width."""
+    def read(self, news: PackedNews) -> Tensor:
+        """news_MH, of the encoder's width; zeros for a news without segments."""
         news = (news.joined() if self.joins else news).padded()
         segments_KH, owners_K = self._encode_segments(news)
-        if self.category is not None:
-            unknown_M = torch.full((len(news),), UNKNOWN)  # nobody says what a raw article is
-            categories_M = unknown_M if news.categories_M is None else news.categories_M
-            categories_M = categories_M.to(segments_KH.device).long()
-            segments_KH = torch.cat([segments_KH, self.category(categories_M)])
-            owners_K = torch.cat([owners_K, torch.arange(len(news), device=owners_K.device)])
         news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
         return news_MH
+
+    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
+        """news_MD"""
+        news_MD: Tensor = self.project(news_MH)
+        if self.config.normalize:
+            news_MD = nn.functional.normalize(news_MD, dim=1)
+        if self.category is not None and news.categories_M is not None:
+            news_MD = news_MD + self.category(news.categories_M.to(news_MD.device).long())
+            if self.config.normalize:
+                news_MD = nn.functional.normalize(news_MD, dim=1)
+        return news_MD
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -138,24 +144,31 @@ class NewsEncoder(NewsModule):
         self.encoder.config.save_pretrained(folder)
         super().save(folder)
 
-    @torch.no_grad()
-    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
-        """Start the projection from these news: what tells them apart is kept, and their mean becomes zero.
+    @property
+    def starts(self) -> list[Start]:
+        """With the mean of all news and without, and with as much of their categories as may help."""
+        lengths = CATEGORY_LENGTHS if self.category is not None else (0.0,)
+        return [Start(centre=centre, category=length) for centre in (True, False) for length in lengths]
 
-        A random projection would blur what the encoder knows. Its embeddings share a large part: how much a news
-        is like all others. Whether that helps to rank is for the data to say; without `centre` it stays.
+    @torch.no_grad()
+    def begin(self, start: Start, news_MH: Tensor) -> None:
+        """Keep what tells these news apart; a random projection would blur what the encoder knows.
+
+        Their embeddings share a large part, how much a news is like all others; `start` says whether it stays.
+        Categories begin at right angles to each other: a reader of one is not taken for a reader of another.
         """
-        if not isinstance(self.project, nn.Linear):
-            return
-        was_training = self.training
-        self.train(False)
-        news_MH = torch.cat([self._pool(news.select(rows)) for rows in by_length(news.lengths_M, 8192)])
-        self.train(was_training)
-        mean_H = news_MH.mean(0) if centre else torch.zeros_like(news_MH[0])
-        if self.dim < mean_H.numel():
-            directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
-            self.project.weight.copy_(directions_HH[: self.dim])
-        self.project.bias.copy_(-self.project.weight @ mean_H)
+        if isinstance(self.project, nn.Linear):
+            news_MH = news_MH.to(self.project.weight)
+            mean_H = news_MH.mean(0) if start.centre else torch.zeros_like(news_MH[0])
+            if self.dim < mean_H.numel():
+                directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
+                self.project.weight.copy_(directions_HH[: self.dim])
+            self.project.bias.copy_(-self.project.weight @ mean_H)
+        if self.category is not None:
+            codes_CD = torch.empty(self.category.num_embeddings, self.dim)
+            nn.init.orthogonal_(codes_CD, generator=torch.Generator().manual_seed(0))
+            self.category.weight.copy_(start.category * nn.functional.normalize(codes_CD, dim=1))
+            self.category.weight[UNKNOWN] = 0
 
     def train(self, mode: bool = True) -> "NewsEncoder":
         """As any module; frozen layers stay as they are."""

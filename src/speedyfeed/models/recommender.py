@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_model, save_model
@@ -23,7 +24,7 @@ from speedyfeed.folders import write_json
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
-from speedyfeed.models.known import UNKNOWN, Known, load_known
+from speedyfeed.models.known import UNKNOWN, Known, load_known, numbers_of
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
@@ -116,9 +117,17 @@ class Recommender(nn.Module):
         self.catalogue: Catalogue | None = None
         """News it can recommend, where it was saved with some."""
 
-    def encode_news(self, texts: Sequence[str | Sequence[str]]) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body (see `NewsEncoder.encode`)."""
-        return self.news.encode(texts)
+    def encode_news(
+        self, texts: Sequence[str | Sequence[str]], categories: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """One row per text; a text is a string, or its title, abstract and body (see `NewsModule.encode`).
+
+        `categories` are beside them, where they are known; "" is none.
+        """
+        if categories is None or not self.known.categories:
+            return self.news.encode(texts)
+        numbers = numbers_of(pa.array(categories, pa.string()), self.known.categories)
+        return self.news.encode(texts, categories_M=torch.from_numpy(numbers))
 
     def encode_user(
         self, history: Sequence[str] | NDArray[np.float32], *, reader: str | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from speedyfeed.models.base import NewsModule
+from speedyfeed.models.base import NewsModule, Start
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.known import UNKNOWN, Known
@@ -63,13 +63,17 @@ class WordNewsEncoder(NewsModule):
         self.reads_categories = self.words.reads_categories
         self.is_personal = self.words.is_personal
 
-    def forward(self, news: PackedNews) -> Tensor:
-        """news_MD"""
+    def read(self, news: PackedNews) -> Tensor:
+        """news_MD, not shifted yet."""
         news = (news.joined() if self.joins else news).padded()
         texts = list(self._texts(news))
         segments_KD = torch.cat([self.words.read(text) for text in texts])
         owners_K = torch.cat([text.owners_K for text in texts])
-        return self.words.combine(segments_KD, owners_K, news) + self.shift
+        return self.words.combine(segments_KD, owners_K, news)
+
+    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
+        """news_MD"""
+        return news_MH + self.shift
 
     def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
         """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
@@ -107,11 +111,9 @@ class WordNewsEncoder(NewsModule):
         return self._tokenizer
 
     @torch.no_grad()
-    def fit_projection(self, news: PackedNews, *, centre: bool = True) -> None:
+    def begin(self, start: Start, news_MH: Tensor) -> None:
         """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
-        self.shift.zero_()
-        if centre:
-            self.shift.sub_(self.encode_all(news.read_by(UNKNOWN)).mean(0).to(self.shift.device))
+        self.shift.copy_(-news_MH.mean(0) if start.centre else torch.zeros(self.dim))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:

@@ -11,8 +11,8 @@ from queue import Empty, SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-Text = tuple[str, str, str]
-"""Title, abstract and body."""
+Text = tuple[str, str, str, str]
+"""Title, abstract, body and category; any may be empty."""
 Embeddings = NDArray[np.float32]
 Encode = Callable[[Sequence[Text]], Embeddings]
 

@@ -181,7 +181,7 @@ class Feed:
 
     def _encode(self, texts: Sequence[Text]) -> Embeddings:
         with self._autocast():
-            return self._model.encode_news(texts)
+            return self._model.encode_news([text[:3] for text in texts], [category for *_, category in texts])
 
     def _rank(self, found: Found, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
         places = self.places(self.shelf.embeddings(found.rows))

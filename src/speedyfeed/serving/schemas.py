@@ -55,9 +55,10 @@ class TextBody(_Body):
     title: Title
     abstract: Abstract = ""
     body: Body = ""
+    category: Category = ""
 
     def to_text(self) -> Text:
-        return self.title, self.abstract, self.body
+        return self.title, self.abstract, self.body, self.category
 
 
 class RecommendBody(_Body):
@@ -95,7 +96,6 @@ class NewsBody(TextBody):
     """A news to add, or to change if its id is taken."""
 
     news_id: NewId | None = Field(None, description="Left out, a new one is given.")
-    category: Category = ""
     published: Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_in_utc)] | None = Field(
         None, strict=False, description="Left out, it is now."
     )

@@ -142,4 +142,4 @@ class Service:
 
 
 def _text(news: News) -> Text:
-    return news.title, news.abstract, news.body
+    return news.title, news.abstract, news.body, news.category

@@ -19,7 +19,7 @@ MAX_LOGITS = 2**22
 """Logits of the in-batch loss held at a time; three arrays of that size, 50 MB."""
 
 
-BORROWED_SHARE = 0.25
+BORROWED_SHARE = 0.05
 """What clicks without negatives of their own may weigh together, beside 1 for the others."""
 
 
@@ -28,8 +28,8 @@ class LossConfig:
     """What is learned from a click."""
 
     no_pool_weight: float | None = None
-    """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; none is 1, or
-    less where such clicks are the most: together they weigh at most a quarter of the others."""
+    """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; by default
+    so little that together they weigh a twentieth of the others, or 1 where there are no others."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0

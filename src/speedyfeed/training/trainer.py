@@ -7,11 +7,12 @@ Several ranks take every step together and hold the same weights after it; rank 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.draws import Purpose, draw
@@ -21,7 +22,10 @@ from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.known import known_in
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
+from speedyfeed.models.base import Start
+from speedyfeed.models.known import UNKNOWN
 from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
@@ -144,18 +148,35 @@ class Trainer:
         return restored
 
     def begin(self) -> float:
-        """Fit the projection in the way that validates better; returns that AUC, 0 without a validation."""
+        """Begin where it validates best, of all starts the encoder has; returns that AUC, 0 without a validation.
+
+        Texts are read once for all starts. Personal encoders, which are costly to validate, take the first.
+        """
+        news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
-        sample = self.news.select(torch.from_numpy(rows))
-        aucs = dict.fromkeys((True, False), 0.0)
-        if self.validation is not None:
-            for centre in aucs:
-                self.model.news.fit_projection(sample, centre=centre)
-                aucs[centre] = self.validate()
-        centre = max(aucs, key=lambda choice: aucs[choice])
-        self.model.news.fit_projection(sample, centre=centre)
+        sample_MH = news.read_all(self.news.select(torch.from_numpy(rows)).read_by(UNKNOWN))
+        best, auc = news.starts[0], 0.0
+        if self.validation is not None and not news.is_personal:
+            shown = self.validation.select(self.news)
+            shown_MH = news.read_all(shown)
+            aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.starts}
+            best = max(aucs, key=lambda start: aucs[start])
+            auc = aucs[best]
+        news.begin(best, sample_MH)
         self.ranks.hand_out(self.model)
-        return aucs[centre]
+        if self.validation is not None and news.is_personal:
+            auc = self.validate()
+        self.ranks.first(lambda: self.run.note(start=asdict(best)))
+        return auc
+
+    @torch.no_grad()
+    def _try(self, start: Start, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
+        """AUC of the validation sample if the run began there."""
+        assert self.validation is not None
+        self.model.train(False)
+        self.model.news.begin(start, sample_MH)
+        news_MD = self.model.news.finish(shown_MH.to(self.device), shown).float().cpu()
+        return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
         """AUC of the validation sample, as rank 0 finds it."""

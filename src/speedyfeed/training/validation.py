@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.encoding.histories import history_encoder, reader_encoder
@@ -63,10 +64,19 @@ class Validation:
             scores, _ = score_and_retrieve_personally(
                 self.impressions, reader_encoder(model, padded, self.readers), pools
             )
-        else:
-            encoded = encode_all(model.news, news.select(torch.from_numpy(self.news)), ranks)
-            news_VD = torch.nn.functional.pad(encoded, (0, 0, 1, 0))
-            scores = score_candidates(
-                self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.readers)
-            )
+            return self._mean_auc(scores)
+        return self.measure_encoded(model, encode_all(model.news, self.select(news), ranks))
+
+    def select(self, news: PackedNews) -> PackedNews:
+        """What the sample takes of all news."""
+        return news.select(torch.from_numpy(self.news))
+
+    def measure_encoded(self, model: Recommender, news_MD: Tensor) -> float:
+        """The same where the news that `select` gives are encoded already."""
+        news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
+        return self._mean_auc(
+            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.readers))
+        )
+
+    def _mean_auc(self, scores: Ragged) -> float:
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
