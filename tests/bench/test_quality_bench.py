@@ -52,6 +52,10 @@ def figures(config):
     return measure(config)
 
 
+def curves(row):
+    return [trial["curve"] for trial in row["trials"]]
+
+
 def test_every_run_has_all_metrics_and_their_spread(figures):
     found = json.loads(json.dumps(asdict(figures), allow_nan=False))
     assert len(found["rows"]) == 2
@@ -62,7 +66,10 @@ def test_every_run_has_all_metrics_and_their_spread(figures):
         assert row["metrics"]["auc"]["std"] == pytest.approx(abs(aucs[0] - aucs[1]) / 2**0.5)
         for trial in row["trials"]:
             assert trial["steps"] == 2
-            assert [look["clicks"] for look in trial["curve"]] == [0, trial["clicks"]]
+            start, end = trial["curve"]
+            assert (start["clicks"], end["clicks"]) == (0, trial["clicks"])
+        kept = [0 if start["auc"] >= end["auc"] else end["clicks"] for start, end in curves(row)]
+        assert row["kept_clicks"] == np.mean(kept)
     nrms, encoder = found["rows"]
     assert nrms["clicks"] != encoder["clicks"]
     assert nrms["trials"][0]["metrics"] != nrms["trials"][1]["metrics"]  # seeds are seeds

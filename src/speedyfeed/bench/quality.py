@@ -64,6 +64,8 @@ class QualityRow:
     metrics: dict[str, Spread]
     clicks: float
     """Learned from, mean over seeds."""
+    kept_clicks: float
+    """Learned from when the model that was kept stood, mean over seeds: the start is kept if nothing beats it."""
     minutes: float
     trials: list[Trial]
 
@@ -140,6 +142,7 @@ def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> QualityRow:
         workflow="fast" if run.batch.autoregressive else "conventional",
         metrics={metric: Spread.of([trial.metrics[metric] for trial in trials]) for metric in METRICS},
         clicks=float(np.mean([trial.clicks for trial in trials])),
+        kept_clicks=float(np.mean([trial.kept_clicks for trial in trials])),
         minutes=float(np.mean([trial.minutes for trial in trials])),
         trials=list(trials),
     )
@@ -149,13 +152,20 @@ def tables(figures: QualityFigures) -> str:
     """Means and spreads, a row each."""
     seeds = " ".join(map(str, figures.seeds))
     known = [
-        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", ""] for one in figures.references
+        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", "", ""]
+        for one in figures.references
     ]
     learned = [
-        [row.name, *(str(row.metrics[metric]) for metric in METRICS), f"{row.clicks:,.0f}", f"{row.minutes:.2f}"]
+        [
+            row.name,
+            *(str(row.metrics[metric]) for metric in METRICS),
+            f"{row.clicks:,.0f}",
+            f"{row.kept_clicks:,.0f}",
+            f"{row.minutes:.2f}",
+        ]
         for row in figures.rows
     ]
-    header = ["", *METRICS, "clicks", "minutes"]
+    header = ["", *METRICS, "clicks", "kept after", "minutes"]
     return f"{figures.impressions:,} impressions; mean and spread over seeds {seeds}\n\n" + table(
         header, known + learned
     )
@@ -171,7 +181,7 @@ def _draw_curves(figures: QualityFigures, path: Path) -> Path:
     places: tuple[Callable[[Look], float], ...] = (lambda look: look.minutes, lambda look: look.clicks)
     colours = _colours(figures.rows)
     for ax, place in zip(axes, places, strict=True):
-        for row in figures.rows:
+        for row in (row for row in figures.rows if all(trial.curve for trial in row.trials)):
             xs, ys = _curves(row, place)
             mean, spread = ys.mean(0), ys.std(0)
             style = "--" if row.workflow == "conventional" else "-"

@@ -47,7 +47,7 @@ class Limits:
     minutes: float | None = None
     """Training time, validations not counted, if that comes first."""
     validations: int = 4
-    """Points of a run's curve after its start; the best of them is kept."""
+    """Points of a run's curve after its start; the best is kept. 0 keeps the last."""
     validation_impressions: int = 400
     """Dev impressions in the sample that the best is chosen by."""
     precision: str = "fp32"
@@ -94,6 +94,12 @@ class Trial:
     """In the second half of the run; None where it was too short to tell."""
     precision: str
     curve: list[Look]
+    """Empty where nothing was validated."""
+
+    @property
+    def kept_clicks(self) -> int:
+        """What the model that was kept had learned from: 0 where no look found better than the start."""
+        return max(self.curve, key=lambda look: look.auc).clicks if self.curve else self.clicks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

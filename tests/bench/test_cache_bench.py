@@ -1,0 +1,132 @@
+"""The cache bench and the ablation on a tiny newsroom with a tiny encoder."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from speedyfeed.batching.loader import Loader
+from speedyfeed.bench import ablation, cache
+from speedyfeed.bench.ablation import AblationBenchConfig
+from speedyfeed.bench.cache import CacheBenchConfig
+from speedyfeed.bench.drift import load_drift, watch_drift
+from speedyfeed.bench.trials import compare_trials, load_values, trial_path
+from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.synthetic import SynthConfig, synthesize
+from speedyfeed.errors import InputError
+from speedyfeed.recipes import recipe
+from speedyfeed.training.run import open_run, start_run
+from speedyfeed.training.trainer import Trainer
+
+PNG = b"\x89PNG\r\n\x1a\n"
+SHORT = {"seeds": (0,), "validations": 0}
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache") / "logs"
+    synthesize(folder, SynthConfig(users=200, news=300, days=5))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(logs):
+    return prepare(logs, logs.parent / "store", PrepareConfig()).store
+
+
+@pytest.fixture(scope="module")
+def config(store, logs, tiny_encoder):
+    return CacheBenchConfig(
+        store=store.path,
+        out=logs.parent / "out",
+        gammas=(0, 8),
+        encoder=str(tiny_encoder),
+        epochs=50,
+        steps=12,
+        **SHORT,
+    )
+
+
+@pytest.fixture(scope="module")
+def figures(config):
+    return cache.measure(config)
+
+
+def test_every_gamma_is_set_beside_none(figures, config):
+    none, some = json.loads(json.dumps(asdict(figures), allow_nan=False))["rows"]
+    assert (none["gamma"], some["gamma"]) == (0, 8)
+    assert none["difference"] == {"mean": 0.0, "ci95": [0.0, 0.0]}
+    assert some["difference"]["mean"] == pytest.approx(
+        some["metrics"]["auc"]["mean"] - none["metrics"]["auc"]["mean"]
+    )
+    assert none["drift"] == [None]
+    (drift,) = some["drift"]
+    assert 0.5 < drift["cosine"] < 1
+    assert 1 <= drift["steps"] <= 8
+    assert some["trials"][0]["clicks"] == none["trials"][0]["clicks"]
+    told = cache.tables(figures)
+    assert told.count("\n") == 3
+    assert all(path.read_bytes()[:8] == PNG for path in cache.draw(figures, config.out))
+
+
+def test_gamma_0_must_be_there(config):
+    with pytest.raises(InputError, match="expected 0"):
+        cache.measure(replace(config, gammas=(10, 20)))
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_row_drifts_when_the_weights_move(is_moved, store, tiny_encoder, tmp_path):
+    run = recipe("tiny")
+    run = replace(run, news=replace(run.news, encoder=str(tiny_encoder)))
+    run = replace(run, batch=replace(run.batch, gamma=8, beta=10.0))
+    trainer = Trainer(start_run(tmp_path / "run", run, store), store)
+    trainer.model.eval()
+    with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch) as loader:
+        for batch in loader:
+            if batch.step == 5:
+                break
+            with torch.no_grad():
+                merged = trainer.workflow(batch).merged
+            trainer.cache.write(merged.encoded_E, merged.encoded_ED, batch.step)
+    if is_moved:
+        with torch.no_grad():
+            trainer.model.news.project.weight.add_(torch.randn_like(trainer.model.news.project.weight))
+    state = torch.get_rng_state()
+    watch_drift(trainer, batch)
+    assert torch.equal(torch.get_rng_state(), state)  # looking changes nothing
+    watch_drift(trainer, batch)  # as a resumed run would
+    found = load_drift(tmp_path / "run")
+    assert found.looks == 1
+    assert (found.cosine < 0.99) if is_moved else (found.cosine > 0.999)
+
+
+def test_an_interval_is_paired_and_over_the_mean_of_the_seeds(figures, config):
+    none, some = (trial_path(config.out, f"gamma-{gamma}", 0) for gamma in config.gammas)
+    both = (load_values(none, "auc") + load_values(some, "auc")) / 2
+    found = compare_trials([none], [none, some])
+    assert found.mean == pytest.approx(np.nanmean(both - load_values(none, "auc")))
+    assert found.ci95[0] <= found.mean <= found.ci95[1]
+
+
+def test_the_ablation_leaves_each_technique_out(store, logs, tiny_encoder, tmp_path):
+    config = AblationBenchConfig(store=store.path, out=tmp_path, encoder=str(tiny_encoder), steps=3, **SHORT)
+    figures = ablation.measure(config)
+    names = [row.name for row in figures.rows]
+    assert names == ["without-bus", "without-cache", "default"]
+    assert "--logs" in ablation.tables(figures)
+    whole = ablation.measure(replace(config, logs=logs))
+    assert [row.name for row in whole.rows] == ["without-bus", "without-cache", "without-refinement", "default"]
+    assert not whole.left_out
+    assert [row for row in whole.rows if row.name != "without-refinement"] == figures.rows
+    runs = {row.name: open_run(trial_path(tmp_path, row.name, 0)) for row in whole.rows}
+    assert [name for name, run in runs.items() if not run.config.news.bus] == ["without-bus"]
+    assert [name for name, run in runs.items() if not run.config.batch.gamma] == ["without-cache"]
+    refined = [name for name, run in runs.items() if run.facts["text"]["settings"]["refine"] != "none"]
+    assert refined == ["without-bus", "without-cache", "default"]
+    assert whole.rows[-1].difference.mean == 0
+    json.dumps(asdict(whole), allow_nan=False)
+    assert all(path.read_bytes()[:8] == PNG for path in ablation.draw(whole, tmp_path))
+    with pytest.raises(InputError, match="not refined"):
+        ablation.measure(replace(config, store=tmp_path / "store"))
