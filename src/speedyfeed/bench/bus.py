@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from speedyfeed.bench.drawing import COLOURS, new_figures, save
+from speedyfeed.bench.drawing import COLOURS, from_zero, new_figures, save
 from speedyfeed.bench.harness import memory, table, time_in_turn
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.plm import first_position, load_encoder
@@ -126,6 +126,8 @@ def draw(figures: BusFigures, folder: Path) -> list[Path]:
     right.set_ylabel("MB above what was held before")
     for ax in (left, right):
         ax.set_xlabel("segments a text")
-        ax.set_ylim(bottom=0)
+        ax.set_xticks(SEGMENTS)
         ax.legend(loc="lower right")
+    from_zero(left, [row.seconds for row in figures.rows])
+    from_zero(right, [row.peak_megabytes for row in figures.rows])
     return [save(figure, folder / "bus.png")]

@@ -212,13 +212,13 @@ def tables(figures: EncoderFigures) -> str:
 
 def draw(figures: EncoderFigures, folder: Path) -> list[Path]:
     """Tokens a second of every variant."""
-    figure, ax = new_figure("Real tokens encoded, forward and backward")
+    figure, ax = new_figure("Real tokens encoded, forward and backward", width=12)
     names = list(figures.tokens_per_second)
     speeds = list(figures.tokens_per_second.values())
     ax.barh(names, speeds, color=[DARK if name.startswith("packed") else LIGHT for name in names])
     for place, (name, speed) in enumerate(zip(names, speeds, strict=True)):
         ax.text(speed, place, f" {speed:,.0f}, {figures.peak_shares[name]:.0%} of peak", va="center")
     ax.invert_yaxis()
-    ax.set_xlim(0, max(speeds) * 1.35)
+    ax.set_xlim(0, max(speeds) * 1.5)
     ax.set_xlabel("tokens a second")
     return [save(figure, folder / "encoder.png")]

@@ -29,6 +29,7 @@ import torch
 from tyro.conf import arg
 
 from speedyfeed import __version__
+from speedyfeed.bench.drawing import style
 from speedyfeed.folders import new_file, write_json
 
 
@@ -153,7 +154,7 @@ def _run(module: ModuleType, name: str, arguments: Any) -> None:
         **asdict(figures),
         "config": json.loads(json.dumps(asdict(arguments.config), default=str)),
         "machine": asdict(Machine()),
-        "seconds": time.perf_counter() - started,
+        "bench_seconds": time.perf_counter() - started,
     }
     told = module.tables(figures)
     out = arguments.out if hasattr(arguments, "out") else arguments.config.out
@@ -161,7 +162,8 @@ def _run(module: ModuleType, name: str, arguments: Any) -> None:
         with new_file(out / f"{name}.md") as file:
             file.write_text(told + "\n", encoding="utf-8")
         if hasattr(module, "draw"):
-            module.draw(figures, out)
+            with style():
+                module.draw(figures, out)
         with new_file(out / f"{name}.json") as file:
             write_json(file, facts)
     if arguments.json:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
-from speedyfeed.bench.drawing import ACCENT, DARK, new_figures, save
+from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
 from speedyfeed.bench.harness import memory, now, table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import plan
@@ -215,12 +215,16 @@ def draw(figures: LoaderFigures, folder: Path) -> list[Path]:
     left.plot(clicks, [row.tokens_per_second for row in figures.rows], "o-", color=DARK, label="the loader makes")
     left.axhline(figures.trained_tokens_per_second, color=ACCENT, linestyle="--", label="the trainer consumes")
     left.set_yscale("log")
+    plain_numbers(left.yaxis)
     left.set_ylabel("tokens a second, log scale")
     left.legend(loc="center right")
-    right.plot(clicks, [row.milliseconds_per_click for row in figures.rows], "o-", color=DARK)
+    costs = [row.milliseconds_per_click for row in figures.rows]
+    right.plot(clicks, costs, "o-", color=DARK)
     right.set_ylabel("milliseconds a click")
-    right.set_ylim(bottom=0)
+    from_zero(right, costs)
     for ax in (left, right):
         ax.set_xlabel("clicks in the log, log scale")
         ax.set_xscale("log")
+        plain_numbers(ax.xaxis, clicks)
+        ax.margins(x=0.1)
     return [save(figure, folder / "loader.png")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from speedyfeed.bench.drawing import ACCENT, DARK, new_figures, save
+from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figures, save
 from speedyfeed.bench.harness import memory, table
 from speedyfeed.bench.newsroom import BENCH, make_logs
 from speedyfeed.data.prepare import PrepareConfig, prepare
@@ -107,14 +107,16 @@ def draw(figures: PrepareFigures, folder: Path) -> list[Path]:
     """Time and memory against the size of the log."""
     figure, (left, right) = new_figures(["Preparing a log: time", "Preparing a log: memory"])
     clicks = [row.clicks for row in figures.rows]
-    left.plot(clicks, [row.seconds for row in figures.rows], "o-", color=DARK)
-    right.plot(clicks, [row.peak_megabytes for row in figures.rows], "o-", color=ACCENT)
-    left.set_ylabel("seconds")
-    right.set_ylabel("MB at most")
-    for ax in (left, right):
+    seconds, megabytes = ([getattr(row, name) for row in figures.rows] for name in ("seconds", "peak_megabytes"))
+    for ax, values, colour, label in (
+        (left, seconds, DARK, "seconds"),
+        (right, megabytes, ACCENT, "MB at most"),
+    ):
+        ax.plot(clicks, values, "o-", color=colour)
+        ax.set_ylabel(label)
+        from_zero(ax, values)
         ax.set_xlabel("clicks in the log")
         ax.xaxis.set_major_formatter("{x:,.0f}")
-        ax.locator_params(axis="x", nbins=5)
-        ax.set_ylim(bottom=0)
-        ax.set_xlim(left=0)
+        ax.locator_params(axis="x", nbins=4)
+        ax.set_xlim(0, 1.1 * max(clicks))
     return [save(figure, folder / "prepare.png")]

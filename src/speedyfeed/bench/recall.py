@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from speedyfeed.bench.drawing import ACCENT, DARK, new_figure, save
+from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
 from speedyfeed.bench.harness import table, time_in_turn
 from speedyfeed.evaluation.index import Embeddings, ExactIndex, HnswIndex, Index, overlap
 
@@ -169,11 +169,16 @@ def draw(figures: RecallFigures, folder: Path) -> list[Path]:
     ax.plot(news, [row.exact_queries_per_second for row in figures.rows], "s--", color=ACCENT, label="exact")
     for row in figures.rows:
         place = (row.news, row.graphs_queries_per_second)
-        ax.annotate(f"recall {row.recall:.3f}", place, xytext=(0, 10), textcoords="offset points", ha="center")
+        ax.annotate(f"recall {row.recall:.3f}", place, xytext=(0, 14), textcoords="offset points", ha="center")
     ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.margins(x=0.12, y=0.15)
+    plain_numbers(ax.xaxis, news)
+    ax.margins(x=0.12)
+    from_zero(
+        ax,
+        [row.graphs_queries_per_second for row in figures.rows]
+        + [row.exact_queries_per_second for row in figures.rows],
+    )
     ax.set_xlabel("news to search, log scale")
-    ax.set_ylabel("queries a second, log scale")
-    ax.legend()
+    ax.set_ylabel("queries a second")
+    ax.legend(loc="lower left")
     return [save(figure, folder / "recall.png")]

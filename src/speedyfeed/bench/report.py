@@ -177,7 +177,7 @@ def _section(folder: Path, name: str, facts: Facts) -> str:
     """What the bench says of itself, its tables and its figures."""
     about = (_module(name).__doc__ or "").split("\n\nExample:")[0]
     settings = [f"{key} {facts['config'][key]}" for key in ("precision", "seed") if key in facts["config"]]
-    origin = ", ".join([f"`speedyfeed bench {name}`: {facts['seconds']:.0f} s", *settings])
+    origin = ", ".join([f"`speedyfeed bench {name}`: {facts['bench_seconds']:.0f} s", *settings])
     machine = Machine(**facts["machine"])
     if machine != Machine():
         origin += f"; measured on: {machine}"

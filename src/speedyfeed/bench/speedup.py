@@ -20,7 +20,7 @@ import numpy as np
 
 from speedyfeed.batching.batches import BatchConfig, news_lengths
 from speedyfeed.batching.sample import Sampler
-from speedyfeed.bench.drawing import DARK, LIGHT, new_figure, save
+from speedyfeed.bench.drawing import DARK, LIGHT, new_figure, plain_numbers, save
 from speedyfeed.bench.harness import table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import Piece, Plan, cut, plan
@@ -283,20 +283,27 @@ def draw(figures: SpeedupFigures, folder: Path) -> list[Path]:
     names = ["conventional", *(f"{THEN}{name}" for name in figures.techniques)]
     found = np.cumprod([1.0, *figures.techniques.values()])
     paper = np.cumprod([1.0, *PAPER_TECHNIQUES.values()])
-    figure, ax = new_figure("Clicks learned in the same time", height=4.6)
+    figure, ax = new_figure("Clicks learned in the same time", height=5.2)
     places = range(len(names))
     ax.barh(places, found, color=[LIGHT] * (len(names) - 1) + [DARK])
     for place, ratio in zip(places, found, strict=True):
-        ax.text(ratio * 1.08, place, f"{ratio:,.3g}x", va="center", fontweight="bold")
+        ax.text(
+            ratio * 1.15,
+            place,
+            f"{ratio:,.1f}x" if ratio < 10 else f"{ratio:,.0f}x",
+            va="center",
+            fontweight="bold",
+        )
     ax.plot(
         paper, places[: len(paper)], "D", color="black", markerfacecolor="none", label="the paper (UniLM, 4 V100)"
     )
     ax.set_yticks(places, names)
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.set_xlim(0.8, max(found.max(), paper.max()) * 3)
-    ax.set_xlabel("times as many clicks as the conventional workflow, log scale")
-    ax.legend(loc="lower right" if found[1] < 30 else "upper right")
+    plain_numbers(ax.xaxis)
+    ax.set_xlim(0.7, max(found.max(), paper.max()) * 3)
+    ax.set_xlabel("times as many as in the conventional workflow, log scale")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
     return [save(figure, folder / "speedup.png")]
 
 
