@@ -12,8 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
@@ -28,11 +27,25 @@ COMMANDS = {
     "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one reader",
     "serve": "recommendations over HTTP, and a page to try them on",
-    "bench": "measure one claim on this machine: encoder, bus, recall, serve, quality, cache, ablation",
+    "bench": "measure one claim on this machine, or all of them",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus", "recall", "serve", "quality", "cache", "ablation")
-BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
+BENCHES = {
+    "speedup": "how many times as fast a click is learned as conventionally, and what each technique gives",
+    "step": "where the time of a training step goes",
+    "data-efficiency": "how much of what is encoded is padding",
+    "encoder": "the packed encoder against the stock padded one, and the share of the machine's peak",
+    "bus": "what segments cost: time and memory",
+    "prepare": "how fast logs become a store, at three sizes",
+    "loader": "batches against the trainer's appetite, the cost of a click and memory, at three sizes",
+    "recall": "graphs against exact search, at three sizes",
+    "serve": "what the service bears",
+    "quality": "the main table: baselines and ours, over seeds",
+    "cache": "what gamma costs and gives: quality, time, hit rate, drift",
+    "ablation": "the same recommender without bus, cache or refinement",
+    "all": "all of these, as one report with figures",
+}
+BENCH_EXAMPLE = "Example: speedyfeed bench speedup --store store/ --json"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -51,17 +64,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run_bench(rest: Sequence[str]) -> None:
-    """Each bench is a module like a command."""
+    """Each bench is a module that measures; what makes a report of all is one like a command."""
     name = rest[0] if rest else "--help"
     if name in ("-h", "--help"):
-        print(f"usage: speedyfeed bench NAME ...\n\n  NAME is {' or '.join(BENCHES)}\n\n{BENCH_EXAMPLE}")
+        print(f"usage: speedyfeed bench NAME ...\n\n{_list(BENCHES)}\n\n{BENCH_EXAMPLE}")
     elif name not in BENCHES:
         _fail(f"no bench {name!r}; there are {', '.join(BENCHES)}")
+    elif name == "all":
+        _run(importlib.import_module("speedyfeed.bench.report"), "bench all", rest[1:])
     else:
-        _run(importlib.import_module(f"speedyfeed.bench.{name}"), f"bench {name}", rest[1:])
+        from speedyfeed.bench.harness import as_command
+
+        module = importlib.import_module(f"speedyfeed.bench.{name.replace('-', '_')}")
+        _run(as_command(module, name), f"bench {name}", rest[1:])
 
 
-def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
+def _run(module: Any, command: str, rest: Sequence[str]) -> None:
     arguments = _parse(module, command, rest)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("speedyfeed").setLevel(logging.INFO)
@@ -80,7 +98,7 @@ def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
         sys.exit(130)
 
 
-def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
+def _parse(module: Any, command: str, rest: Sequence[str]) -> Any:
     import tyro
 
     said = io.StringIO()
@@ -105,15 +123,16 @@ def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
 
 
 def _help() -> str:
-    width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
     usage = "usage: speedyfeed COMMAND ...   (speedyfeed COMMAND --help tells more)"
-    return f"{usage}\n\n{rows}\n\nStart with: speedyfeed demo"
+    return f"{usage}\n\n{_list(COMMANDS)}\n\nStart with: speedyfeed demo"
+
+
+def _list(names: Mapping[str, str]) -> str:
+    width = max(map(len, names))
+    return "\n".join(f"  {name:{width}}  {text}" for name, text in names.items())
 
 
 def _fail(message: str) -> NoReturn:
-    if (
-        os.environ.get("LOCAL_RANK", "0") == "0"
-    ):  # what torchrun starts several of fails alike: once a host will do
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of a host fail alike: once will do
         print(f"speedyfeed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)

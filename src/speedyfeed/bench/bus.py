@@ -7,14 +7,14 @@ Every row runs in a process of its own, so that its peak memory is its own.
 Example: speedyfeed bench bus --json
 """
 
-import json
 import multiprocessing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from speedyfeed.bench.harness import Machine, time_in_turn
+from speedyfeed.bench.drawing import COLOURS, from_zero, new_figures, save
+from speedyfeed.bench.harness import memory, table, time_in_turn
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.plm import first_position, load_encoder
 
@@ -51,7 +51,6 @@ class BusFigures:
     rows: list[BusRow]
     growth: list[BusRow]
     """One, two and four times the tokens at three segments."""
-    machine: Machine = field(default_factory=Machine)
 
 
 def measure(config: BusBenchConfig) -> BusFigures:
@@ -84,9 +83,9 @@ def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: 
         hidden.sum().backward()
 
     step(news=1)  # libraries and gradients take their memory before we look
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     step()
-    peak = _memory("VmHWM") - before
+    peak = memory("VmHWM") - before
     seconds = time_in_turn({"step": step}, rounds=config.rounds)["step"]
     return BusRow(
         text_length=text_length,
@@ -97,26 +96,38 @@ def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: 
     )
 
 
-def _memory(entry: str) -> int:
-    """Bytes of this process: VmRSS is now, VmHWM the highest so far (Linux)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{entry}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {entry}")
+def tables(figures: BusFigures) -> str:
+    """A row per batch."""
+    return table(
+        ["tokens a text", "segments", "tokens", "seconds", "peak MB"],
+        [
+            [
+                str(row.text_length),
+                str(row.segments),
+                f"{row.tokens:,}",
+                f"{row.seconds:.3f}",
+                f"{row.peak_megabytes:,.0f}",
+            ]
+            for row in figures.rows + figures.growth
+        ],
+    )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(BusBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(BusBenchConfig(**{k: v for k, v in asdict(arguments).items() if k != "json"}))
-    if arguments.json:
-        print(json.dumps(asdict(figures)))
-        return
-    print(figures.machine)
-    print(f"{'text':>5} {'segments':>8} {'tokens':>7} {'seconds':>8} {'peak MB':>8}")
-    for row in figures.rows + figures.growth:
-        print(f"{row.text_length:5} {row.segments:8} {row.tokens:7} {row.seconds:8.3f} {row.peak_megabytes:8.0f}")
+def draw(figures: BusFigures, folder: Path) -> list[Path]:
+    """Time and memory against the number of segments, a line per length of text."""
+    figure, (left, right) = new_figures(["Time of a step", "Peak memory of a step"])
+    for colour, length in zip(COLOURS, TEXT_LENGTHS, strict=False):
+        rows = [row for row in figures.rows if row.text_length == length]
+        segments = [row.segments for row in rows]
+        label = f"texts of {length} tokens"
+        left.plot(segments, [row.seconds for row in rows], "o-", color=colour, label=label)
+        right.plot(segments, [row.peak_megabytes for row in rows], "o-", color=colour, label=label)
+    left.set_ylabel(f"seconds for {figures.rows[0].tokens:,} tokens")
+    right.set_ylabel("MB above what was held before")
+    for ax in (left, right):
+        ax.set_xlabel("segments a text")
+        ax.set_xticks(SEGMENTS)
+        ax.legend(loc="lower right")
+    from_zero(left, [row.seconds for row in figures.rows])
+    from_zero(right, [row.peak_megabytes for row in figures.rows])
+    return [save(figure, folder / "bus.png")]

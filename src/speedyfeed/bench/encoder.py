@@ -8,15 +8,16 @@ arithmetic per second against the best matrix product of the same run, in the sa
 Example: speedyfeed bench encoder --json
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from speedyfeed.bench.harness import Machine, time_in_turn
+from speedyfeed.bench.drawing import DARK, LIGHT, new_figure, save
+from speedyfeed.bench.harness import table, time_in_turn
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
@@ -52,7 +53,8 @@ class EncoderFigures:
     tokens_per_second: dict[str, float]
     peak_gflops: dict[str, float]
     peak_shares: dict[str, float]
-    machine: Machine = field(default_factory=Machine)
+    last_layer_seconds: dict[str, float]
+    """Of a step that trains all layers, the last one, and the last one with what lies below kept."""
 
 
 def measure(config: EncoderBenchConfig) -> EncoderFigures:
@@ -108,6 +110,7 @@ def measure(config: EncoderBenchConfig) -> EncoderFigures:
         tokens_per_second={name: len(tokens_T) / best for name, best in seconds.items()},
         peak_gflops={name: peak_flops / 1e9 for name, peak_flops in peaks.items()},
         peak_shares=shares,
+        last_layer_seconds=measure_last(config),
     )
 
 
@@ -185,21 +188,37 @@ def _without_dropout(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(EncoderBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
+def tables(figures: EncoderFigures) -> str:
+    """Speeds of all variants, then steps that train the last layer only."""
+    return "\n\n".join(
+        [
+            f"Packed over padded: {figures.packed_over_padded:.2f}x on {figures.tokens:,} tokens, "
+            f"{figures.valid_share:.0%} of the padded batch. Peak GFLOPS: "
+            f"{', '.join(f'{name} {value:.0f}' for name, value in figures.peak_gflops.items())}.",
+            table(
+                ["variant", "tokens/s", "of peak"],
+                [
+                    [name, f"{speed:,.0f}", f"{figures.peak_shares[name]:.0%}"]
+                    for name, speed in figures.tokens_per_second.items()
+                ],
+            ),
+            table(
+                ["trained", "seconds a step"],
+                [[name, f"{seconds:.3f}"] for name, seconds in figures.last_layer_seconds.items()],
+            ),
+        ]
+    )
 
 
-def run(arguments: Arguments) -> None:
-    figures, last = measure(arguments), measure_last(arguments)
-    if arguments.json:
-        print(json.dumps({**asdict(figures), "last_layer_seconds": last}))
-        return
-    print(f"{figures.tokens} tokens, {figures.valid_share:.0%} of the padded batch; {figures.machine}")
-    for name, speed in figures.tokens_per_second.items():
-        print(f"{name:36} {speed:8,.0f} tokens/s   {figures.peak_shares[name]:4.0%} of peak")
-    print(f"peak GFLOPS: {', '.join(f'{name} {value:.0f}' for name, value in figures.peak_gflops.items())}")
-    print(f"packed over padded: {figures.packed_over_padded:.2f}x")
-    for name, seconds in last.items():
-        print(f"{name:36} {seconds:8.3f} s a step")
+def draw(figures: EncoderFigures, folder: Path) -> list[Path]:
+    """Tokens a second of every variant."""
+    figure, ax = new_figure("Real tokens encoded, forward and backward", width=12)
+    names = list(figures.tokens_per_second)
+    speeds = list(figures.tokens_per_second.values())
+    ax.barh(names, speeds, color=[DARK if name.startswith("packed") else LIGHT for name in names])
+    for place, (name, speed) in enumerate(zip(names, speeds, strict=True)):
+        ax.text(speed, place, f" {speed:,.0f}, {figures.peak_shares[name]:.0%} of peak", va="center")
+    ax.invert_yaxis()
+    ax.set_xlim(0, max(speeds) * 1.5)
+    ax.set_xlabel("tokens a second")
+    return [save(figure, folder / "encoder.png")]

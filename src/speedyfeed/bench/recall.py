@@ -7,15 +7,16 @@ harder than independent vectors; readers lie between one and four news. --millio
 Example: speedyfeed bench recall --json
 """
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from speedyfeed.bench.harness import Machine, time_in_turn
+from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
+from speedyfeed.bench.harness import table, time_in_turn
 from speedyfeed.evaluation.index import Embeddings, ExactIndex, HnswIndex, Index, overlap
 
 TOPICS = 200
@@ -26,7 +27,7 @@ NEWS_PER_STORY = 30
 class RecallBenchConfig:
     """How much is measured."""
 
-    sizes: tuple[int, ...] = (10_000, 100_000)
+    sizes: tuple[int, ...] = (10_000, 30_000, 100_000)
     """News to search."""
     million: bool = False
     """Also a million news."""
@@ -61,7 +62,6 @@ class RecallRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecallFigures:
     rows: list[RecallRow]
-    machine: Machine = field(default_factory=Machine)
 
 
 def measure(config: RecallBenchConfig) -> RecallFigures:
@@ -133,25 +133,53 @@ def draw_readers(news_VD: Embeddings, num_readers: int, rng: np.random.Generator
     return readers_BD
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(RecallBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(RecallBenchConfig(**{k: v for k, v in asdict(arguments).items() if k != "json"}))
-    if arguments.json:
-        print(json.dumps(asdict(figures)))
-        return
-    print(figures.machine)
-    print(
-        f"{'news':>9} {'recall':>7} {'graphs':>7} {'build':>7}   "
-        f"{'exact':>7} {'graphs':>7} a second   {'exact':>7} {'graphs':>7} ms alone"
+def tables(figures: RecallFigures) -> str:
+    """A row per size."""
+    return table(
+        [
+            "news",
+            "recall",
+            "graphs",
+            "build s",
+            "exact queries/s",
+            "graphs queries/s",
+            "exact alone ms",
+            "graphs alone ms",
+        ],
+        [
+            [
+                f"{row.news:,}",
+                f"{row.recall:.4f}",
+                str(row.parameters["graphs"]),
+                f"{row.build_seconds:.1f}",
+                f"{row.exact_queries_per_second:,.0f}",
+                f"{row.graphs_queries_per_second:,.0f}",
+                f"{1e3 * row.exact_alone_seconds:.1f}",
+                f"{1e3 * row.graphs_alone_seconds:.1f}",
+            ]
+            for row in figures.rows
+        ],
     )
+
+
+def draw(figures: RecallFigures, folder: Path) -> list[Path]:
+    """How queries a second fall with the number of news."""
+    figure, ax = new_figure("Searches a second, many readers at once")
+    news = [row.news for row in figures.rows]
+    ax.plot(news, [row.graphs_queries_per_second for row in figures.rows], "o-", color=DARK, label="graphs")
+    ax.plot(news, [row.exact_queries_per_second for row in figures.rows], "s--", color=ACCENT, label="exact")
     for row in figures.rows:
-        print(
-            f"{row.news:9,} {row.recall:7.4f} {row.parameters['graphs']:7} {row.build_seconds:6.0f}s   "
-            f"{row.exact_queries_per_second:7.0f} {row.graphs_queries_per_second:7.0f}            "
-            f"{1e3 * row.exact_alone_seconds:7.1f} {1e3 * row.graphs_alone_seconds:7.1f}"
-        )
+        place = (row.news, row.graphs_queries_per_second)
+        ax.annotate(f"recall {row.recall:.3f}", place, xytext=(0, 14), textcoords="offset points", ha="center")
+    ax.set_xscale("log")
+    plain_numbers(ax.xaxis, news)
+    ax.margins(x=0.12)
+    from_zero(
+        ax,
+        [row.graphs_queries_per_second for row in figures.rows]
+        + [row.exact_queries_per_second for row in figures.rows],
+    )
+    ax.set_xlabel("news to search, log scale")
+    ax.set_ylabel("queries a second")
+    ax.legend(loc="lower left")
+    return [save(figure, folder / "recall.png")]

@@ -17,13 +17,13 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from speedyfeed.bench.harness import Machine
+from speedyfeed.bench.harness import table
 from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.errors import InputError
 from speedyfeed.models.catalogue import Catalogue
@@ -72,7 +72,6 @@ class ServeFigures:
     ingested: int
     ingest_per_second: float
     """News acknowledged, while recommendations went on."""
-    machine: Machine = field(default_factory=Machine)
 
 
 def measure(config: ServeBenchConfig) -> ServeFigures:
@@ -244,22 +243,27 @@ def _texts(folder: Path) -> list[dict[str, str]]:
     return [{"category": row[1], "title": row[3], "abstract": row[4]} for row in rows]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(ServeBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(arguments)
-    if arguments.json:
-        print(json.dumps(asdict(figures)))
-        return
-    print(f"{figures.news:,} news; {figures.machine}")
-    print(f"ready after {figures.start_seconds:.1f} s, restarted after {figures.restart_seconds:.1f} s")
-    for name, times in (("alone", figures.recommend), ("while news come in", figures.recommend_while_ingesting)):
-        print(
-            f"recommend, {name:18}: {times.count:,} at {arguments.rate:g}/s, {times.errors} errors, "
-            f"p50 {times.p50_ms:.1f} ms, p99 {times.p99_ms:.1f} ms, longest {times.max_ms:.0f} ms"
-        )
-    print(f"ingest: {figures.ingested:,} news acknowledged, {figures.ingest_per_second:.0f}/s")
+def tables(figures: ServeFigures) -> str:
+    """Times of both parts, then what came in beside them."""
+    parts = {"alone": figures.recommend, "while news come in": figures.recommend_while_ingesting}
+    return "\n\n".join(
+        [
+            f"{figures.news:,} news; ready after {figures.start_seconds:.1f} s, restarted after "
+            f"{figures.restart_seconds:.1f} s; {figures.ingested:,} news acknowledged, "
+            f"{figures.ingest_per_second:.0f} a second.",
+            table(
+                ["recommend", "requests", "errors", "p50 ms", "p99 ms", "longest ms"],
+                [
+                    [
+                        name,
+                        f"{times.count:,}",
+                        str(times.errors),
+                        f"{times.p50_ms:.1f}",
+                        f"{times.p99_ms:.1f}",
+                        f"{times.max_ms:.0f}",
+                    ]
+                    for name, times in parts.items()
+                ],
+            ),
+        ]
+    )

@@ -1,0 +1,121 @@
+"""Batches to be timed: what the loader plans for an epoch, and pieces of it that fit into memory."""
+
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.batching.batches import Batch, BatchConfig
+from speedyfeed.batching.loader import Loader
+from speedyfeed.data.store import Store
+
+PIECE_TOKENS = 10_240
+"""What is encoded at once of a batch that encodes every place: 32 instances of 100 news would take 80 GB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """An epoch as a variant's loader makes it, or the first part of one."""
+
+    batches: int
+    clicks: int
+    readers: int
+    tokens: int
+    padded_tokens: int
+    encoded: int
+    read: int
+    samples: list[Batch]
+    """Some of the batches, evenly spread."""
+
+
+def plan(
+    store: Store,
+    config: BatchConfig,
+    lengths_V: NDArray[np.int64],
+    *,
+    most_batches: int | None,
+    num_samples: int,
+) -> Plan:
+    """Run the loader through an epoch, or through the first batches of one."""
+    batches = clicks = tokens = padded = encoded = read = 0
+    is_reader = np.zeros(len(store.train.clicks), np.bool)
+    samples, stride = [], 1
+    with Loader(store.train, lengths_V, config, epochs=1) as loader:
+        for batch in islice(loader, most_batches):
+            if batches % stride == 0:
+                samples.append(batch)
+                if len(samples) == 4 * num_samples:  # nobody knows how many will come: thin them out
+                    del samples[1::2]
+                    stride *= 2
+            batches += 1
+            clicks += batch.num_clicks
+            tokens += batch.num_tokens
+            padded += batch.num_padded_tokens
+            encoded += len(batch.encode_E)
+            read += len(batch.read_R)
+            is_reader[batch.users_B] = True
+    middles = ((np.arange(num_samples) + 0.5) * len(samples) / num_samples).astype(int)
+    return Plan(
+        batches=batches,
+        clicks=clicks,
+        readers=int(is_reader.sum()),
+        tokens=tokens,
+        padded_tokens=padded,
+        encoded=encoded,
+        read=read,
+        samples=[samples[place] for place in middles],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """A batch, or as much of it as is encoded at once, and the tokens that takes, padding included."""
+
+    batch: Batch
+    tokens: int
+
+
+def cut(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64], most_tokens: int = PIECE_TOKENS) -> Piece:
+    """A batch of distinct news as it is; of one that encodes every place, some instances or clicks of one."""
+    if config.central:
+        return Piece(batch=batch, tokens=batch.num_padded_tokens)
+    batch = _clicks(batch, most_tokens, config, lengths_V)
+    tokens_B = _tokens_BP(batch, config, lengths_V).sum(1)
+    num_fit = max(1, int(np.searchsorted(tokens_B.cumsum(), most_tokens, side="right")))
+    rows = slice(0, num_fit)
+    piece = replace(
+        batch,
+        step=0,  # no update is due
+        users_B=batch.users_B[rows],
+        history_BL=batch.history_BL[rows],
+        targets_BL=batch.targets_BL[rows],
+        negatives_BLN=batch.negatives_BLN[rows],
+        has_pool_BL=batch.has_pool_BL[rows],
+    )
+    return Piece(batch=piece, tokens=int(tokens_B[rows].sum()))
+
+
+def _clicks(batch: Batch, most_tokens: int, config: BatchConfig, lengths_V: NDArray[np.int64]) -> Batch:
+    """The first clicks of every instance, where one instance alone is too much."""
+    if not config.autoregressive:
+        return batch
+    per_click = (1 + config.negatives) * int(lengths_V.max())
+    some = slice(0, max(1, most_tokens // per_click))
+    return replace(
+        batch,
+        history_BL=batch.history_BL[:, some],
+        targets_BL=batch.targets_BL[:, some],
+        negatives_BLN=batch.negatives_BLN[:, some],
+        has_pool_BL=batch.has_pool_BL[:, some],
+    )
+
+
+def _tokens_BP(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens encoded at every place of a batch of fixed shape whose places are encoded on their own."""
+    assert config.size, "the longest news of all is what a fixed shape is padded to"
+    size = len(batch.users_B)
+    targets = [] if config.autoregressive else [batch.targets_BL]
+    places_BP = np.concatenate([batch.history_BL, *targets, batch.negatives_BLN.reshape(size, -1)], 1)
+    tokens_BP = lengths_V[places_BP] if config.mode == "packed" else np.full(places_BP.shape, lengths_V.max())
+    return np.where(np.isin(places_BP, batch.read_R), 0, tokens_BP)

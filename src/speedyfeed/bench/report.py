@@ -1,0 +1,234 @@
+"""All benches and one report of them: Markdown, JSON and figures.
+
+Each bench runs in a process of its own and leaves its figures in a folder of its own below --out. Stopped or
+killed, the same command goes on: what was measured is not measured again. A bench that fails is named in the
+report, and the others stand. Without --store all measure on a paper-shaped newsroom made in --out: half an hour.
+
+Example: speedyfeed bench all --store store/ --out runs/bench
+"""
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from speedyfeed.bench.harness import Machine, config_type, table
+from speedyfeed.bench.newsroom import BENCH, READERS, make_store
+from speedyfeed.cli import BENCHES
+from speedyfeed.errors import InputError
+from speedyfeed.folders import new_file, write_json
+
+REPORT = "report"
+OPTIONS: Mapping[str, Sequence[str]] = {"serve": ("--seconds", "10")}
+"""What differs from a bench's own defaults, so that all of them take half an hour."""
+LAST_LINES = 12
+"""Of what a failed bench said."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    store: Path | None = None
+    """Prepared log; without one, a paper-shaped newsroom is made and kept in --out."""
+    out: Path = BENCH
+    """Folder for the report and everything it is made of."""
+    only: tuple[str, ...] = ()
+    """Benches to run, by name; without, all of them."""
+    again: bool = False
+    """Measure again what was measured before."""
+    json: bool = False
+    """Print the figures of all benches as one JSON object."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """One figure that stands for a bench."""
+
+    bench: str
+    what: str
+    value: Callable[[Facts], float]
+    format: str
+    target: str = ""
+    paper: str = ""
+
+
+CLAIMS = (
+    Claim(
+        bench="speedup",
+        what="a click is learned, against the conventional workflow",
+        value=lambda facts: facts["overall"],
+        format="{:.0f}x",
+        target="150x",
+        paper="128.7x",
+    ),
+    Claim(
+        bench="data-efficiency",
+        what="encoded tokens that are text",
+        value=lambda facts: min(facts["packed"].values()),
+        format="{:.1%}",
+        target="99%",
+        paper="above 70%",
+    ),
+    Claim(
+        bench="step",
+        what="encoder's share of a training step",
+        value=lambda facts: facts["encoder_share"],
+        format="{:.1%}",
+        target="85%",
+    ),
+    Claim(
+        bench="step",
+        what="waiting for data",
+        value=lambda facts: facts["waiting_share"],
+        format="{:.2%}",
+        target="below 2%",
+    ),
+    Claim(
+        bench="encoder",
+        what="packed encoder against the stock padded one",
+        value=lambda facts: facts["packed_over_padded"],
+        format="{:.2f}x",
+    ),
+    Claim(
+        bench="encoder",
+        what="share of the matrix-multiply peak",
+        value=lambda facts: facts["peak_share"],
+        format="{:.0%}",
+    ),
+    Claim(
+        bench="loader",
+        what="batches made, against what the trainer consumes",
+        value=lambda facts: min(row["times_appetite"] for row in facts["rows"]),
+        format="{:,.0f}x",
+    ),
+    Claim(
+        bench="loader",
+        what="tokens a click as readers grow tenfold",
+        value=lambda facts: facts["cost_growth"],
+        format="{:.2f}x",
+        target="1x or less",
+    ),
+    Claim(
+        bench="recall",
+        what="what graphs find of exact search's news",
+        value=lambda facts: min(row["recall"] for row in facts["rows"]),
+        format="{:.1%}",
+    ),
+)
+
+
+def run(arguments: Arguments) -> None:
+    names = _choose(arguments.only)
+    places = _places(arguments, names)
+    measured: dict[str, Facts] = {}
+    failures: dict[str, str] = {}
+    for number, name in enumerate(names, 1):
+        folder = arguments.out / name
+        if arguments.again:
+            shutil.rmtree(folder, ignore_errors=True)
+        options = [word for option, place in places[name].items() for word in (f"--{option}", str(place))]
+        if _is_measured(folder / f"{name}.json", places[name]):
+            print(f"{name} ({number} of {len(names)}): measured before", file=sys.stderr)
+        else:
+            print(f"{name} ({number} of {len(names)}) ...", file=sys.stderr)
+            failure = _measure(name, folder, [*options, *OPTIONS.get(name, ())])
+            if failure is not None:
+                failures[name] = failure
+                continue
+        measured[name] = json.loads((folder / f"{name}.json").read_text("utf-8"))
+        write_report(arguments.out, measured, failures)
+    write_report(arguments.out, measured, failures)
+    if arguments.json:
+        print(json.dumps(measured))
+    else:
+        print(f"{arguments.out / REPORT}.md is ready" + _told(failures))
+    if failures:
+        sys.exit(1)
+
+
+def write_report(folder: Path, measured: Mapping[str, Facts], failures: Mapping[str, str]) -> None:
+    """`report.md` and `report.json` of what there is so far."""
+    with new_file(folder / f"{REPORT}.json") as file:
+        write_json(file, {**measured, **{name: {"failed": failure} for name, failure in failures.items()}})
+    parts = ["# SpeedyFeed, measured", str(Machine()), _claims(measured)]
+    parts += [_section(folder, name, facts) for name, facts in measured.items()]
+    parts += [f"## {name}\n\nFailed:\n\n```\n{failure}\n```" for name, failure in failures.items()]
+    with new_file(folder / f"{REPORT}.md") as file:
+        file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _claims(measured: Mapping[str, Facts]) -> str:
+    rows = [
+        [claim.what, claim.format.format(claim.value(measured[claim.bench])), claim.target, claim.paper]
+        for claim in CLAIMS
+        if claim.bench in measured
+    ]
+    return table(["", "found", "target", "paper"], rows)
+
+
+def _section(folder: Path, name: str, facts: Facts) -> str:
+    """What the bench says of itself, its tables and its figures."""
+    about = (_module(name).__doc__ or "").split("\n\nExample:")[0]
+    settings = [f"{key} {facts['config'][key]}" for key in ("precision", "seed") if key in facts["config"]]
+    origin = ", ".join([f"`speedyfeed bench {name}`: {facts['bench_seconds']:.0f} s", *settings])
+    machine = Machine(**facts["machine"])
+    if machine != Machine():
+        origin += f"; measured on: {machine}"
+    told = (folder / name / f"{name}.md").read_text("utf-8").strip()
+    drawn = [f"![{path.stem}]({name}/{path.name})" for path in sorted((folder / name).glob("*.png"))]
+    return "\n\n".join([f"## {name}", about, origin, told, *drawn])
+
+
+def _choose(only: Sequence[str]) -> list[str]:
+    every = [name for name in BENCHES if name != "all"]
+    for name in only:
+        if name not in every:
+            raise InputError(f"--only {name}: no such bench; there are {', '.join(every)}")
+    return [name for name in every if name in only] if only else every
+
+
+def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, Path]]:
+    """For each bench the options that tell it where the data are, as far as it takes them."""
+    taken = {name: {field.name for field in fields(config_type(_module(name)))} for name in names}
+    known = {"folder": arguments.out}
+    if arguments.store is not None:
+        known["store"] = arguments.store
+    elif any("store" in options for options in taken.values()):
+        known["store"] = make_store(READERS, arguments.out).path
+        known["logs"] = arguments.out / f"newsroom-{READERS}"
+    return {name: {key: place for key, place in known.items() if key in taken[name]} for name in names}
+
+
+def _is_measured(file: Path, places: Mapping[str, Path]) -> bool:
+    """Whether the figures are there, and of the same data."""
+    if not file.exists():
+        return False
+    config = json.loads(file.read_text("utf-8"))["config"]
+    return all(config[key] == str(place) for key, place in places.items())
+
+
+def _measure(name: str, folder: Path, options: Sequence[str]) -> str | None:
+    """Run a bench; returns the last it said where it failed."""
+    command = [sys.executable, "-m", "speedyfeed", "bench", name, "--out", str(folder), *options]
+    said: deque[str] = deque(maxlen=LAST_LINES)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(f"  {line}")
+            said.append(line)
+    return None if process.returncode == 0 else f"exit code {process.returncode}\n{''.join(said).rstrip()}"
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"speedyfeed.bench.{name.replace('-', '_')}")
+
+
+def _told(failures: Mapping[str, str]) -> str:
+    return f"; failed: {', '.join(failures)}" if failures else ""

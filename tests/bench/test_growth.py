@@ -1,0 +1,55 @@
+"""The benches that measure at several sizes: what they count."""
+
+import json
+
+import numpy as np
+import pytest
+
+from speedyfeed.bench import newsroom
+from speedyfeed.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("newsrooms")
+
+
+@pytest.fixture(autouse=True)
+def few_days(monkeypatch):
+    monkeypatch.setattr(newsroom, "DAYS", 3)
+
+
+def bench(capsys, name, **options):
+    words = [part for key, values in options.items() for part in (f"--{key}", *map(str, values))]
+    main(["bench", name, "--json", *words])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
+    figures = bench(capsys, "prepare", readers=(600, 900), folder=[folder], out=[tmp_path])
+    rows = figures["rows"]
+    assert [row["readers"] for row in rows] == [600, 900]
+    assert rows[0]["clicks"] < rows[1]["clicks"]
+    assert all(row["rows_per_second"] > 0 and row["peak_megabytes"] > 0 for row in rows)
+    assert sorted(path.name for path in folder.iterdir()) == ["newsroom-600", "newsroom-900"]
+    assert (tmp_path / "prepare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys):
+    options = {"encoder": [tiny_encoder], "rounds": [1], "out": [tmp_path]}
+    figures = bench(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)
+    rows = figures["rows"]
+    lengths = store.train.clicks.lengths
+    assert [row["readers"] for row in rows] == [round(len(lengths) / 2), len(lengths)]
+    assert [row["clicks"] for row in rows] == [
+        int(np.minimum(lengths[: row["readers"]], 100).sum()) for row in rows
+    ]
+    assert figures["cost_growth"] == rows[1]["tokens_per_click"] / rows[0]["tokens_per_click"]
+    assert all(row["times_appetite"] > 0 for row in rows)
+    assert (tmp_path / "loader.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_newsroom_is_made_once(folder):
+    first = newsroom.make_store(600, folder)
+    made = (first.path / "manifest.json").stat().st_mtime_ns
+    assert (newsroom.make_store(600, folder).path / "manifest.json").stat().st_mtime_ns == made

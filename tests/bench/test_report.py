@@ -1,0 +1,59 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from speedyfeed.bench import report
+from speedyfeed.cli import BENCHES, main
+from speedyfeed.errors import InputError
+
+
+def bench_all(capsys, *words):
+    """Exit code, what was printed, and what was told on the way."""
+    code = 0
+    try:
+        main(["bench", "all", *map(str, words)])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_report_names_what_failed_and_goes_on_from_there(store, tiny_encoder, tmp_path, capsys, monkeypatch):
+    words = ["--store", store.path, "--out", tmp_path, "--only", "data-efficiency", "step"]
+    monkeypatch.setattr(report, "OPTIONS", {"step": ("--precision", "fp8", "--encoder", str(tiny_encoder))})
+    code, out, _ = bench_all(capsys, *words)
+    assert code == 1
+    assert "failed: step" in out
+    told = (tmp_path / "report.md").read_text()
+    assert "no precision 'fp8'" in told
+    assert "no precision 'fp8'" in json.loads((tmp_path / "report.json").read_text())["step"]["failed"]
+    assert re.search(r"encoded tokens that are text *\| *100.0%", told)
+
+    quick = ("--encoder", str(tiny_encoder), "--skip", "0", "--warmup", "0", "--steps", "1")
+    monkeypatch.setattr(report, "OPTIONS", {"step": quick})
+    code, out, err = bench_all(capsys, *words, "--json")
+    assert code == 0
+    assert "data-efficiency (2 of 2): measured before" in err
+    assert list(json.loads(out)) == ["step", "data-efficiency"]
+    told = (tmp_path / "report.md").read_text()
+    assert "fp8" not in told
+    figures = re.findall(r"!\[.*\]\((.*)\)", told)
+    assert figures == ["step/step.png", "data-efficiency/data-efficiency.png"]
+    assert all((tmp_path / figure).exists() for figure in figures)
+
+
+def test_figures_of_other_data_are_measured_again(tmp_path):
+    file = tmp_path / "step.json"
+    assert not report._is_measured(file, {})
+    file.write_text(json.dumps({"config": {"store": "here"}}))
+    assert report._is_measured(file, {"store": Path("here")})
+    assert not report._is_measured(file, {"store": Path("there")})
+
+
+def test_every_bench_is_in_the_report_and_claims_name_benches():
+    assert report._choose(()) == [name for name in BENCHES if name != "all"]
+    assert {claim.bench for claim in report.CLAIMS} <= set(BENCHES)
+    with pytest.raises(InputError, match="--only sped: no such bench"):
+        report._choose(["sped"])

@@ -1,0 +1,96 @@
+"""The speed-up: what is counted and scaled; how fast it is, no test can tell."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from speedyfeed.batching.batches import news_lengths
+from speedyfeed.bench import speedup
+from speedyfeed.bench.planned import cut, plan
+from speedyfeed.bench.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
+from speedyfeed.cli import main
+from speedyfeed.recipes import conventional
+
+
+@pytest.fixture
+def runs(tiny_encoder):
+    """All variants with histories of at most 12 clicks."""
+    ours = our_run(SpeedupConfig(encoder=str(tiny_encoder)))
+    return variants_of(replace(ours, batch=replace(ours.batch, max_clicks=12, token_budget=1000)))
+
+
+def planned(store, run, num_samples=3):
+    return plan(store, run.batch, news_lengths(store.news), most_batches=None, num_samples=num_samples)
+
+
+def test_the_first_variant_is_conventional_and_the_last_is_ours(runs):
+    names = list(runs)
+    assert names[0] == "conventional"
+    assert len(names) == 2 * len(switches(runs[names[-1]]))
+    assert conventional(runs[names[-1]]) == runs["conventional"]
+    ours = our_run(SpeedupConfig())
+    assert list(variants_of(ours).values())[-1] == ours
+
+
+def test_all_variants_learn_from_every_click_of_every_reader(store, runs):
+    lengths = np.minimum(store.train.clicks.lengths, 12)
+    expected = (int(lengths.sum()), int((lengths > 0).sum()))
+    assert expected[1] > 100
+    assert count_conventional(store, runs["conventional"].batch) == expected
+    for name, run in runs.items():
+        whole = planned(store, run)
+        assert (whole.clicks, whole.readers) == expected, name
+
+
+def test_a_conventional_click_costs_a_full_history_of_full_texts(store, runs):
+    config = runs["conventional"].batch
+    whole = planned(store, runs["conventional"])
+    per_click = (12 + 1 + config.negatives) * int(news_lengths(store.news).max())
+    assert whole.padded_tokens == whole.clicks * per_click
+    piece = cut(whole.samples[0], config, news_lengths(store.news), most_tokens=3 * per_click + 1)
+    assert len(piece.batch.users_B) == 3
+    assert piece.tokens == 3 * per_click
+    assert piece.batch.num_clicks == 3
+
+
+def test_pieces_count_as_the_planner_does(store, runs):
+    lengths_V = news_lengths(store.news)
+    for name, run in runs.items():
+        for batch in planned(store, run).samples:
+            assert cut(batch, run.batch, lengths_V, most_tokens=10**9).tokens == batch.num_padded_tokens, name
+
+
+def test_pieces_are_never_larger_than_asked_or_one_click_of_one_instance(store, runs):
+    lengths_V = news_lengths(store.news)
+    run = runs["only autoregressive"]
+    per_click = (1 + run.batch.negatives) * int(lengths_V.max())
+    (batch,) = planned(store, run, num_samples=1).samples
+    assert cut(batch, run.batch, lengths_V, most_tokens=2 * per_click).batch.history_BL.shape == (1, 2)
+    assert cut(batch, run.batch, lengths_V, most_tokens=1).batch.history_BL.shape == (1, 1)
+
+
+def test_samples_are_spread_over_the_epoch(store, runs):
+    whole = planned(store, runs["+ central and batching"], num_samples=4)
+    assert whole.batches > 64  # thinned out twice at least
+    for place, batch in enumerate(whole.samples):
+        assert place / 4 <= batch.step / whole.batches < (place + 1) / 4
+
+
+def test_the_bench_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_path, capsys):
+    out = tmp_path / "out"
+    options = {"--store": store.path, "--encoder": tiny_encoder, "--rounds": 1, "--out": out}
+    main(["bench", "speedup", "--json", *(str(part) for option in options.items() for part in option)])
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["overall"] > 1
+    assert math.prod(figures["techniques"].values()) == pytest.approx(figures["overall"])
+    assert set(figures["techniques"]) == set(figures["alone"]) >= set(speedup.PAPER_TECHNIQUES)
+    assert figures["clicks"]["conventional"] == figures["clicks"]["ours"] > 0
+    assert figures["readers"]["conventional"] == figures["readers"]["ours"] > 0
+    assert figures["config"]["precision"] == "fp32"
+    assert figures["machine"]["cores"] >= 1
+    assert json.loads((out / "speedup.json").read_text()) == figures
+    assert "| overall" in (out / "speedup.md").read_text()
+    assert (out / "speedup.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from speedyfeed.batching.batches import news_lengths
+from speedyfeed.batching.loader import Loader
+from speedyfeed.bench.speedup import SpeedupConfig, our_run
+from speedyfeed.bench.stage import Stage
+from speedyfeed.bench.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
+from speedyfeed.cli import main
+
+
+def stage(store, tiny_encoder, folder: Path) -> Stage:
+    torch.manual_seed(0)
+    return Stage(our_run(SpeedupConfig(encoder=str(tiny_encoder))), store, folder)
+
+
+def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, tmp_path, monkeypatch):
+    plain, timed = (stage(store, tiny_encoder, tmp_path / name).trainer for name in ("plain", "timed"))
+    moments = iter(range(10**6))
+    monkeypatch.setattr("speedyfeed.bench.step.now", lambda: float(next(moments)))
+    watch = Stopwatch(timed)
+    with Loader(store.train, news_lengths(store.news), timed.config.batch) as loader:
+        batches = [next(loader) for _ in range(3)]
+    for batch in batches:
+        torch.manual_seed(batch.step)
+        expected = plain.step(batch, lr_factor=1.0)
+        torch.manual_seed(batch.step)
+        value = timed.step(batch, lr_factor=1.0)
+        assert value == expected
+    for ours, theirs in zip(timed.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    watch.go_on(UPDATE)
+    assert sum(watch.seconds.values()) == pytest.approx(watch._since)
+    seen = {part for part, seconds in watch.seconds.items() if seconds > 0}
+    assert seen >= {FORWARD, BACKWARD, USER, UPDATE, CACHE}
+
+
+def test_the_bench_gives_shares_of_a_whole(store, tiny_encoder, tmp_path, capsys):
+    options = {"--store": store.path, "--encoder": tiny_encoder, "--skip": 2, "--warmup": 1, "--steps": 2}
+    words = [str(part) for option in options.items() for part in option]
+    main(["bench", "step", *words, "--out", str(tmp_path), "--json"])
+    figures = json.loads(capsys.readouterr().out)
+    assert set(figures["shares"]) == set(PARTS)
+    assert sum(figures["shares"].values()) == pytest.approx(1)
+    assert figures["encoder_share"] == figures["shares"][FORWARD] + figures["shares"][BACKWARD] > 0
+    assert figures["waiting_share"] == figures["shares"][WAIT]
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+    assert WAIT in (tmp_path / "step.md").read_text()
