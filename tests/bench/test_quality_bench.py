@@ -86,7 +86,7 @@ def test_what_was_judged_is_not_trained_again(figures, config, monkeypatch):
 def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
     contender = trials.Contender(name="nrms-fast", config=config.limit(quality.contenders()["nrms-fast"]))
 
-    def stopped(*arguments):
+    def stopped(*arguments, **options):
         step = Trainer.step
 
         def interrupted(self, batch, factor):
@@ -95,7 +95,7 @@ def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "step", interrupted)
-            return train(*arguments)
+            return train(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(trials, "train", stopped)

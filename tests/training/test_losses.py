@@ -211,7 +211,7 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "num_with_pool", "weight"),
-    [(None, 0, 1.0), (None, 20, 0.0125), (None, 50, 0.05), (None, 96, 1.0), (None, 100, 1.0), (0.7, 20, 0.7)],
+    [(None, 0, 1.0), (None, 20, 0.0625), (None, 50, 0.1), (None, 90, 0.1), (None, 100, 1.0), (0.7, 20, 0.7)],
 )
 def test_clicks_without_their_own_negatives_weigh_less_the_more_they_are(asked, num_with_pool, weight) -> None:
     config = LossConfig(no_pool_weight=asked)

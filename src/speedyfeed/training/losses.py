@@ -19,8 +19,8 @@ MAX_LOGITS = 2**22
 """Logits of the in-batch loss held at a time; three arrays of that size, 50 MB."""
 
 
-BORROWED_SHARE = 0.05
-"""What clicks without negatives of their own may weigh together, beside 1 for the others."""
+BORROWED_WEIGHT, BORROWED_SHARE = 0.1, 0.25
+"""What a click without negatives of its own may weigh, and all of them together, beside 1 for the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class LossConfig:
 
     no_pool_weight: float | None = None
     """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; by default
-    so little that together they weigh a twentieth of the others, or 1 where there are no others."""
+    a tenth, or less where such clicks are most: together at most a quarter of the others. 1 where none is."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
@@ -103,7 +103,9 @@ def weigh_without_pool(config: LossConfig, *, num_clicks: int, num_with_pool: in
     if config.no_pool_weight is not None:
         return config.no_pool_weight
     num_without = num_clicks - num_with_pool
-    return min(1.0, BORROWED_SHARE * num_with_pool / num_without) if num_with_pool and num_without else 1.0
+    if not num_with_pool or not num_without:
+        return 1.0
+    return min(BORROWED_WEIGHT, BORROWED_SHARE * num_with_pool / num_without)
 
 
 def next_click_loss(
