@@ -224,6 +224,16 @@ def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart
     assert float((after**2).sum()) == pytest.approx(float((spread[:8] ** 2).sum()), rel=1e-4)
 
 
+def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
+    encoder, news = make_encoder(dim=3, normalize=False), make_news()
+    pooled = encoder.read_all(news)
+    plain, scaled = [], []
+    for power, out in ((0.0, plain), (0.5, scaled)):
+        encoder.begin(Start(power=power), pooled)
+        out.append(torch.linalg.svdvals(encoder.encode_all(news)))
+    torch.testing.assert_close(scaled[0], plain[0] * (plain[0] / plain[0][0]).sqrt(), rtol=1e-4, atol=1e-5)
+
+
 def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
     pooled = encoder.read_all(news)

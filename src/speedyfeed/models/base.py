@@ -24,6 +24,8 @@ class Start:
 
     centre: bool = True
     """Take the mean of all news away: how much a news is like all others then counts for nothing."""
+    power: float = 0.0
+    """How much more those directions count in which news differ most: their spread to this power."""
     category: float = 0.0
     """Length of what a news' category adds to its embedding, beside a text of length one."""
 

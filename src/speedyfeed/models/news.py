@@ -9,6 +9,7 @@ embedded and added to its tokens. It starts at zero: before training, refined te
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NUM_FREQUENCIES = 256
+POWERS = (0.0, 0.5)
 CATEGORY_LENGTHS = (0.0, 0.3, 1.0)
 """What a category may begin with, beside a text of length one."""
 
@@ -146,23 +148,28 @@ class NewsEncoder(NewsModule):
 
     @property
     def starts(self) -> list[Start]:
-        """With the mean of all news and without, and with as much of their categories as may help."""
+        """All that `begin` can do, in steps that tell."""
         lengths = CATEGORY_LENGTHS if self.category is not None else (0.0,)
-        return [Start(centre=centre, category=length) for centre in (True, False) for length in lengths]
+        return [
+            Start(centre=centre, power=power, category=length)
+            for centre, power, length in product((True, False), POWERS, lengths)
+        ]
 
     @torch.no_grad()
     def begin(self, start: Start, news_MH: Tensor) -> None:
         """Keep what tells these news apart; a random projection would blur what the encoder knows.
 
-        Their embeddings share a large part, how much a news is like all others; `start` says whether it stays.
+        Their embeddings share a large part, how much a news is like all others; `start` says whether it stays, and
+        how much the main subjects count beside details.
         Categories begin at right angles to each other: a reader of one is not taken for a reader of another.
         """
         if isinstance(self.project, nn.Linear):
             news_MH = news_MH.to(self.project.weight)
             mean_H = news_MH.mean(0) if start.centre else torch.zeros_like(news_MH[0])
             if self.dim < mean_H.numel():
-                directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True).Vh
-                self.project.weight.copy_(directions_HH[: self.dim])
+                _, spread, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
+                scale_D = nn.functional.pad(spread, (0, self.dim))[: self.dim, None] / spread[0]
+                self.project.weight.copy_(scale_D**start.power * directions_HH[: self.dim])
             self.project.bias.copy_(-self.project.weight @ mean_H)
         if self.category is not None:
             codes_CD = torch.empty(self.category.num_embeddings, self.dim)
