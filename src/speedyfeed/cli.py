@@ -28,10 +28,10 @@ COMMANDS = {
     "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one reader",
     "serve": "recommendations over HTTP, and a page to try them on",
-    "bench": "measure one claim on this machine: encoder, bus, recall, serve",
+    "bench": "measure one claim on this machine: encoder, bus, recall, serve, ranks, kills",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }
-BENCHES = ("encoder", "bus", "recall", "serve")
+BENCHES = ("encoder", "bus", "recall", "serve", "ranks", "kills")
 BENCH_EXAMPLE = "Example: speedyfeed bench encoder --json"
 
 
@@ -73,8 +73,8 @@ def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
         # A full disk or a missing permission; the system's own words say it best.
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
     except LostRanks as error:
-        print(f"speedyfeed: {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly exit may wait for those that are gone
     except KeyboardInterrupt:
         print("speedyfeed: stopped", file=sys.stderr)
         sys.exit(130)

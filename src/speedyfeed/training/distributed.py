@@ -83,9 +83,9 @@ class Ranks:
         """The sum of what every rank has."""
         return float(self._sum_up(torch.tensor(value, dtype=torch.float64)))
 
-    def any(self, *facts: bool) -> list[bool]:
-        """Which of the facts holds on some rank."""
-        return [bool(count) for count in self._sum_up(torch.tensor(facts, dtype=torch.int64)).tolist()]
+    def any(self, fact: bool) -> bool:
+        """Whether it holds on some rank."""
+        return self.sum(fact) > 0
 
     def wait(self) -> None:
         """Until all ranks are here."""
@@ -106,7 +106,7 @@ class Ranks:
                 result = do()
             except Exception as raised:
                 error = raised
-        (has_failed,) = self.any(error is not None)
+        has_failed = self.any(error is not None)
         if error is not None:
             raise error
         if has_failed:

@@ -226,8 +226,7 @@ def train(run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = 
     trainer = Trainer(run, store, ranks)
     config = run.config.train
     progress, state = trainer.restore()
-    (is_finished,) = ranks.any(run.model.exists())
-    if is_finished:
+    if ranks.any(run.model.exists()):
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
@@ -258,7 +257,7 @@ def train(run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = 
             epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
             share = max((progress.epochs + epochs) / 2 / config.epochs, (batch.step + 0.5) / last_step)
             loss = trainer.step(batch, lr_factor(share, config.warmup))
-            seconds = perf_counter() - started
+            seconds = ranks.from_first(perf_counter() - started)
             crossed = int(epochs * config.validations) > int(progress.epochs * config.validations)
             progress = replace(
                 progress,
@@ -273,8 +272,8 @@ def train(run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = 
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            is_late, is_stopped = ranks.any(progress.seconds >= 60 * (config.minutes or math.inf), stop.is_asked)
-            is_over = progress.step >= last_step or is_late
+            is_over = progress.step >= last_step or progress.seconds >= 60 * (config.minutes or math.inf)
+            is_stopped = ranks.any(stop.is_asked)
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validate()
                 metrics.write(
