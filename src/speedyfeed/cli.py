@@ -64,7 +64,8 @@ def _run_bench(rest: Sequence[str]) -> None:
 def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
     arguments = _parse(module, command, rest)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("speedyfeed").setLevel(logging.INFO)
+    if os.environ.get("RANK", "0") == "0":  # of those that torchrun starts, the first speaks
+        logging.getLogger("speedyfeed").setLevel(logging.INFO)
     try:
         module.run(arguments)
     except InputError as error:

@@ -4,8 +4,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from processes import run_ranks
 from safetensors.numpy import load_file
 
+from speedyfeed.bench.launch import printed_by, start_ranks
 from speedyfeed.cli import main
 from speedyfeed.errors import InputError
 from speedyfeed.training.checkpoint import checkpoints
@@ -50,7 +49,7 @@ def test_a_signal_to_one_rank_stops_all_and_others_go_on(store, config, tmp_path
     stopped = run_ranks(2, lambda ranks: train(open_run(broken.path), store, ranks=ranks))
     assert {(outcome.is_finished, outcome.progress.step) for outcome in stopped} == {(False, 6)}
     monkeypatch.setattr(Trainer, "step", stopping_at(9, rank=0))
-    stopped = run_ranks(3, lambda ranks: train(open_run(broken.path), store, ranks=ranks), hosts=3)
+    stopped = run_ranks(3, lambda ranks: train(open_run(broken.path), store, ranks=ranks), hosts=[1, 1, 1])
     assert {(outcome.is_finished, outcome.progress.step) for outcome in stopped} == {(False, 10)}
     monkeypatch.undo()
     finished = train(broken, store)
@@ -84,30 +83,19 @@ def test_a_loss_that_is_no_number_on_one_rank_stops_all(store, config, tmp_path,
     assert all(one.startswith("the loss became nan at step 1") for one in told)
 
 
-def torchrun(store, run, encoder, *options):
-    """`speedyfeed train` on two ranks, small."""
-    settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --batch.gamma 5 --checkpoint-every 3"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options]
-    command += ["-m", "speedyfeed", "train", str(store.path), str(run), "--news.encoder", str(encoder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        [*command, *settings.split(), "--json"], env=environment, stdout=subprocess.PIPE, text=True
-    )
-
-
 def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
-    launched = torchrun(store, tmp_path / "killed", tiny_encoder, "--max-restarts", "2")
+    settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --batch.gamma 5 --checkpoint-every 3"
+    words = [store.path, tmp_path / "killed", "--news.encoder", tiny_encoder, *settings.split(), "--json"]
+    launched = start_ranks(2, "train", *words, restarts=2)
     while launched.poll() is None and not checkpoints(tmp_path / "killed" / "checkpoints"):
         time.sleep(0.02)
     os.kill(random.Random(7).choice(children(launched.pid)), signal.SIGKILL)
-    printed, _ = launched.communicate()
-    assert launched.returncode == 0
+    outcome = json.loads(printed_by(launched))  # printed once, by one rank
     killed = open_run(tmp_path / "killed")
-    outcome = json.loads(printed)  # once, by one rank
     assert outcome["is_finished"]
     assert outcome["progress"]["clicks"] == clicks_of_an_epoch(store, killed.config)
 

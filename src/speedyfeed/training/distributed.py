@@ -38,7 +38,7 @@ class Traffic:
 
 
 class Ranks:
-    """This process among those that train together. Every method but properties must be called by all of them."""
+    """This process among those that train together. All must call what talks, in the same order."""
 
     def __init__(self, *, rank: int = 0, world: int = 1, local_rank: int = 0, local_world: int = 1) -> None:
         self.rank = rank
@@ -46,7 +46,7 @@ class Ranks:
         self.local_rank = local_rank
         """Among the ranks of this host, whose numbers follow each other."""
         self.local_world = local_world
-        self.shares_memory = local_world > 1 and hasattr(os, "memfd_create")
+        self.shares_memory = world > 1 and hasattr(os, "memfd_create")
         self.traffic = Traffic()
 
     @property
