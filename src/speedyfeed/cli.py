@@ -43,6 +43,8 @@ BENCHES = {
     "quality": "the main table: baselines and ours, over seeds",
     "cache": "what gamma costs and gives: quality, time, hit rate, drift",
     "ablation": "the same recommender without bus, cache or refinement",
+    "ranks": "what a step costs on 1, 2 and 4 ranks, and would cost on many devices",
+    "kills": "a rank killed again and again: what it costs, and that nothing is lost",
     "all": "all of these, as one report with figures",
 }
 BENCH_EXAMPLE = "Example: speedyfeed bench speedup --store store/ --json"
@@ -76,13 +78,14 @@ def _run_bench(rest: Sequence[str]) -> None:
         from speedyfeed.bench.harness import as_command
 
         module = importlib.import_module(f"speedyfeed.bench.{name.replace('-', '_')}")
-        _run(as_command(module, name), f"bench {name}", rest[1:])
+        _run(module if hasattr(module, "run") else as_command(module, name), f"bench {name}", rest[1:])
 
 
 def _run(module: Any, command: str, rest: Sequence[str]) -> None:
     arguments = _parse(module, command, rest)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("speedyfeed").setLevel(logging.INFO)
+    if os.environ.get("RANK", "0") == "0":  # of those that torchrun starts, the first speaks
+        logging.getLogger("speedyfeed").setLevel(logging.INFO)
     try:
         module.run(arguments)
     except InputError as error:
@@ -91,8 +94,8 @@ def _run(module: Any, command: str, rest: Sequence[str]) -> None:
         # A full disk or a missing permission; the system's own words say it best.
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
     except LostRanks as error:
-        print(f"speedyfeed: {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly exit may wait for those that are gone
     except KeyboardInterrupt:
         print("speedyfeed: stopped", file=sys.stderr)
         sys.exit(130)

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import socket
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,22 +19,26 @@ def run_ranks(
     world: int,
     work: Callable[[Ranks], Any],
     *,
-    hosts: int = 1,
+    hosts: Sequence[int] = (),
     timeout: float = 60,
     lost: Collection[int] = (),
 ) -> list[Any]:
-    """What `work` returns on each rank not `lost`; raises what any of them raised. Hosts share no memory."""
+    """What `work` returns on each rank not `lost`; raises what any of them raised.
+
+    `hosts` says how many of them share memory, each time; all do, if not said.
+    """
     context = multiprocessing.get_context("fork")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     children = []
-    for rank in range(world):
-        local_world = world // hosts
+    places = [(local_rank, size) for size in hosts or [world] for local_rank in range(size)]
+    assert len(places) == world
+    for rank, (local_rank, local_world) in enumerate(places):
         environment = {
             "RANK": rank,
             "WORLD_SIZE": world,
-            "LOCAL_RANK": rank % local_world,
+            "LOCAL_RANK": local_rank,
             "LOCAL_WORLD_SIZE": local_world,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,

@@ -75,7 +75,7 @@ def run(arguments: Arguments) -> None:
         store = open_store(arguments.store)
         ranks.first(lambda: _require_run(arguments, store))
         with progress_bars() if ranks.is_first else nullcontext(silent) as report:
-            outcome = train(open_run(arguments.run), store, report, ranks)
+            outcome = train(open_run(arguments.run), store, report, ranks=ranks)
     if not ranks.is_first:
         return
     if arguments.json:

@@ -165,12 +165,12 @@ class NewsEncoder(NewsModule):
         """
         if isinstance(self.project, nn.Linear):
             news_MH = news_MH.to(self.project.weight)
-            mean_H = news_MH.mean(0) if start.centre else torch.zeros_like(news_MH[0])
+            mean_H = news_MH.mean(0)
             if self.dim < mean_H.numel():
                 _, spread, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
                 scale_D = nn.functional.pad(spread, (0, self.dim))[: self.dim, None] / spread[0]
                 self.project.weight.copy_(scale_D**start.power * directions_HH[: self.dim])
-            self.project.bias.copy_(-self.project.weight @ mean_H)
+            self.project.bias.copy_(-self.project.weight @ mean_H if start.centre else torch.zeros(self.dim))
         if self.category is not None:
             codes_CD = torch.empty(self.category.num_embeddings, self.dim)
             nn.init.orthogonal_(codes_CD, generator=torch.Generator().manual_seed(0))

@@ -38,7 +38,7 @@ class Traffic:
 
 
 class Ranks:
-    """This process among those that train together. Every method but properties must be called by all of them."""
+    """This process among those that train together. All must call what talks, in the same order."""
 
     def __init__(self, *, rank: int = 0, world: int = 1, local_rank: int = 0, local_world: int = 1) -> None:
         self.rank = rank
@@ -46,7 +46,7 @@ class Ranks:
         self.local_rank = local_rank
         """Among the ranks of this host, whose numbers follow each other."""
         self.local_world = local_world
-        self.shares_memory = local_world > 1 and hasattr(os, "memfd_create")
+        self.shares_memory = world > 1 and hasattr(os, "memfd_create")
         self.traffic = Traffic()
 
     @property
@@ -83,9 +83,9 @@ class Ranks:
         """The sum of what every rank has."""
         return float(self._sum_up(torch.tensor(value, dtype=torch.float64)))
 
-    def any(self, *facts: bool) -> list[bool]:
-        """Which of the facts holds on some rank."""
-        return [bool(count) for count in self._sum_up(torch.tensor(facts, dtype=torch.int64)).tolist()]
+    def any(self, fact: bool) -> bool:
+        """Whether it holds on some rank."""
+        return self.sum(fact) > 0
 
     def wait(self) -> None:
         """Until all ranks are here."""
@@ -106,7 +106,7 @@ class Ranks:
                 result = do()
             except Exception as raised:
                 error = raised
-        (has_failed,) = self.any(error is not None)
+        has_failed = self.any(error is not None)
         if error is not None:
             raise error
         if has_failed:

@@ -255,8 +255,7 @@ def train(
     trainer = Trainer(run, store, ranks)
     config = run.config.train
     progress, state = trainer.restore()
-    (is_finished,) = ranks.any(run.model.exists())
-    if is_finished:
+    if ranks.any(run.model.exists()):
         return Outcome(progress=progress, is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
@@ -312,7 +311,7 @@ def train(
                 metrics.write(
                     progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
                 )
-            (is_stopped,) = ranks.any(stop.is_asked)
+            is_stopped = ranks.any(stop.is_asked)
             is_over = progress.step >= last_step or progress.seconds >= last_second
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validate()
