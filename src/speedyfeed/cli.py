@@ -12,7 +12,6 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
@@ -57,10 +56,13 @@ def _run_bench(rest: Sequence[str]) -> None:
     elif name not in BENCHES:
         _fail(f"no bench {name!r}; there are {', '.join(BENCHES)}")
     else:
-        _run(importlib.import_module(f"speedyfeed.bench.{name}"), f"bench {name}", rest[1:])
+        from speedyfeed.bench.harness import as_command
+
+        module: Any = importlib.import_module(f"speedyfeed.bench.{name}")
+        _run(module if hasattr(module, "Arguments") else as_command(module, name), f"bench {name}", rest[1:])
 
 
-def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
+def _run(module: Any, command: str, rest: Sequence[str]) -> None:
     arguments = _parse(module, command, rest)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("speedyfeed").setLevel(logging.INFO)
@@ -76,7 +78,7 @@ def _run(module: ModuleType, command: str, rest: Sequence[str]) -> None:
         sys.exit(130)
 
 
-def _parse(module: ModuleType, command: str, rest: Sequence[str]) -> Any:
+def _parse(module: Any, command: str, rest: Sequence[str]) -> Any:
     import tyro
 
     said = io.StringIO()

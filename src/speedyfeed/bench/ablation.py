@@ -6,14 +6,13 @@ The run without refinement needs a store of its own, prepared from the raw logs 
 Example: speedyfeed bench ablation --store store/ --logs logs/ --epochs 1 --seeds 0
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from speedyfeed.bench.drawing import ACCENT, DARK, new_figure, save
-from speedyfeed.bench.harness import Machine
-from speedyfeed.bench.tables import publish, table
+from speedyfeed.bench.harness import table
 from speedyfeed.bench.trials import (
     Contender,
     Difference,
@@ -70,7 +69,6 @@ class AblationFigures:
     """The default comes last, as in the paper."""
     left_out: list[str]
     """Names of runs that could not be had, each with the reason."""
-    machine: Machine = field(default_factory=Machine)
 
 
 def variants(default: RunConfig) -> dict[str, RunConfig]:
@@ -151,15 +149,3 @@ def _prepare_plain(store: Store, logs: Path, place: Path) -> Store:
             f"{logs}: are not the logs that {store.path} was prepared from; give those, and another --out"
         )
     return plain
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(AblationBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(arguments)
-    drawn = draw(figures, arguments.out)
-    publish("ablation", figures, tables(figures), drawn, arguments.out, as_json=arguments.json)

@@ -6,15 +6,14 @@ paired by impression. Drift is the cosine between a row when it is read and the 
 Example: speedyfeed bench cache --store store/ --epochs 1 --seeds 0
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from speedyfeed.bench.drawing import ACCENT, DARK, new_figures, save
 from speedyfeed.bench.drift import Drift, load_drift, watch_drift
-from speedyfeed.bench.harness import Machine
-from speedyfeed.bench.tables import publish, table
+from speedyfeed.bench.harness import table
 from speedyfeed.bench.trials import (
     Contender,
     Difference,
@@ -67,7 +66,6 @@ class CacheRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheFigures:
     rows: list[CacheRow]
-    machine: Machine = field(default_factory=Machine)
 
 
 def measure(config: CacheBenchConfig) -> CacheFigures:
@@ -152,15 +150,3 @@ def draw(figures: CacheFigures, folder: Path) -> list[Path]:
     for ax in (quality, time):
         ax.set_xlabel("gamma: steps a cached embedding stays fresh")
     return [save(figure, folder / "cache.png")]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(CacheBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(arguments)
-    drawn = draw(figures, arguments.out)
-    publish("cache", figures, tables(figures), drawn, arguments.out, as_json=arguments.json)

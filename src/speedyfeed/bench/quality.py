@@ -8,16 +8,15 @@ Example: speedyfeed bench quality --store store/ --runs nrms speed-mini --seeds 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.bench.drawing import new_figure, new_figures, save
-from speedyfeed.bench.harness import Machine
+from speedyfeed.bench.harness import table
 from speedyfeed.bench.references import Reference, find_references
-from speedyfeed.bench.tables import publish, table
 from speedyfeed.bench.trials import Contender, Limits, Look, Spread, Trial, run_trials
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
@@ -77,7 +76,6 @@ class QualityFigures:
     references: list[Reference]
     rows: list[QualityRow]
     seeds: list[int]
-    machine: Machine = field(default_factory=Machine)
 
 
 def contenders() -> Mapping[str, RunConfig]:
@@ -268,15 +266,3 @@ def _conventional(run: RunConfig) -> RunConfig:
 def _fast_apart(run: RunConfig) -> RunConfig:
     """All accelerations but those that share news among readers, which a personal embedding forbids."""
     return replace(run, batch=replace(run.batch, autoregressive=True, size=0, mode="packed", token_budget=4096))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(QualityBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(arguments)
-    drawn = draw(figures, arguments.out)
-    publish("quality", figures, tables(figures), drawn, arguments.out, as_json=arguments.json)

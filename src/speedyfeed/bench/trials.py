@@ -209,7 +209,7 @@ def _open_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
 
 def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
     with progress_bars() as report:
-        outcome = train(run, store, report, watch)
+        outcome = train(run, store, report, watch=watch)
         if not outcome.is_finished:
             raise KeyboardInterrupt  # it was told to stop, and saved
         finished = open_finished(run.path)

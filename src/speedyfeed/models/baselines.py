@@ -251,7 +251,8 @@ class ReaderQuery(nn.Module):
 
     def answer(self, items_BLD: Tensor) -> Tensor:
         """answers_BLQ: all that does not depend on the reader, and nearly all of the work."""
-        return self.project(items_BLD).tanh()
+        answers_BLQ: Tensor = self.project(items_BLD).tanh()
+        return answers_BLQ
 
     def score(self, answers_BLQ: Tensor, readers_B: Tensor) -> Tensor:
         """scores_BL"""
