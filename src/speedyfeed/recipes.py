@@ -16,7 +16,7 @@ CONVENTIONAL_SIZE = 32
 
 def speedy_mini() -> RunConfig:
     """MiniLM trained end to end, as Speed-Mini in the paper."""
-    return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.05))
+    return RunConfig(batch=BatchConfig(negatives=4, token_budget=4096, cache_draw="news", beta=0.05))
 
 
 def speedy_unilm() -> RunConfig:
@@ -128,14 +128,13 @@ def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
 def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> RunConfig:
     """A small encoder that learns from nothing, in the fast workflow.
 
-    Four negatives a click, as Microsoft Recommenders has it. Clicks without an impression are left out: against
-    random news they teach words which news were popular, and nothing about readers.
+    Four negatives a click, as Microsoft Recommenders has it.
     """
     return replace(
         speedy_mini(),
         news=NewsEncoderConfig(encoder=encoder, normalize=False),
         user=user,
-        loss=LossConfig(no_pool_weight=0.0, temperature=temperature),
+        loss=LossConfig(temperature=temperature),
         batch=BatchConfig(token_budget=2048, negatives=4),
         train=TrainConfig(lr=1e-3, precision="fp32"),
     )

@@ -168,3 +168,26 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
             before = clicks[: skipped + place][-max_clicks:]
             assert history == [[news, *[0] * negatives] for news in before]
     assert next(one_by_one, None) is None
+
+
+def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
+    users = [[(7, NO_POOL), (8, 0)], [(9, NO_POOL)], [(10, 1), (11, NO_POOL)], []]
+    log = timelines(users, [[1], [2]])
+    settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "borrow": False}
+    together = Sampler(log, **settings)
+    assert sorted(together.order(0).tolist()) == [0, 2]
+    found = together.sample(np.array([0, 2]), 0)
+    assert [rows.tolist() for rows in found.candidates] == [[[7, 0], [8, 1]], [[10, 2], [11, 0]]]
+    apart = Sampler(log, **settings, autoregressive=False)
+    assert [rows.tolist() for rows in apart.sample(np.sort(apart.order(0)), 0).candidates] == [
+        [[7, 0], [8, 1]],
+        [[10, 2]],
+    ]
+    cut = Sampler(log, **(settings | {"max_clicks": 1}))
+    assert cut.order(0).tolist() == [0]  # the other's click is not among the latest
+
+
+def test_where_no_click_has_a_pool_all_borrow():
+    log = timelines([[(1, NO_POOL), (2, NO_POOL)]], [])
+    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, borrow=False)
+    assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()

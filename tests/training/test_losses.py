@@ -13,7 +13,6 @@ from speedyfeed.training.losses import (
     in_batch_loss,
     log_popularity,
     next_click_loss,
-    weigh_without_pool,
 )
 
 DIM = 5
@@ -207,15 +206,6 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
     step = 1e-2
     slope = (value(2.0 * math.exp(-step)) - value(2.0 * math.exp(step))) / (2 * step)
     assert gradient.item() == pytest.approx(slope, rel=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("asked", "num_with_pool", "weight"),
-    [(None, 0, 1.0), (None, 20, 0.0625), (None, 50, 0.1), (None, 90, 0.1), (None, 100, 1.0), (0.7, 20, 0.7)],
-)
-def test_clicks_without_their_own_negatives_weigh_less_the_more_they_are(asked, num_with_pool, weight) -> None:
-    config = LossConfig(no_pool_weight=asked)
-    assert weigh_without_pool(config, num_clicks=100, num_with_pool=num_with_pool) == weight
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,8 @@ class Batch:
 
     @property
     def num_clicks(self) -> int:
-        """Real clicks to learn from."""
-        return int(np.count_nonzero(self.targets_BL))
+        """Clicks to learn from: those that have negatives."""
+        return int(np.count_nonzero(self.negatives_BLN[..., 0]))
 
     @property
     def data_efficiency(self) -> float:

@@ -11,6 +11,10 @@ workflow, and only that click has negatives:
     click 3 of user 7          8    5    3
     negatives                  0    0    1
 
+Without `borrow`, a click that has no pool of its own is part of the history and nothing else: it gets no
+negatives, and with `autoregressive` off it is no instance. Users without any other click are left out. Where no
+click has a pool, all borrow.
+
 What a user gets depends on the seed, the epoch and the user alone, not on who is sampled beside them. A block of
 users costs a few vectorised passes over its clicks; nothing else of the store is read.
 """
@@ -22,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.draws import Bits, Purpose, as_index, draw, generator
-from speedyfeed.data.store import Timelines
+from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, offsets_of
 
@@ -73,6 +77,7 @@ class Sampler:
         negatives: int,
         seed: int,
         autoregressive: bool = True,
+        borrow: bool = True,
     ) -> None:
         self._timelines = timelines
         self._num_news = num_news
@@ -80,17 +85,23 @@ class Sampler:
         self._negatives = negatives
         self._seed = seed
         self._autoregressive = autoregressive
-        self._keys = np.flatnonzero(timelines.clicks.lengths)
+        self._borrow = borrow or not len(timelines.pools)
+        lengths = np.minimum(timelines.clicks.lengths, max_clicks)
+        starts = timelines.clicks.offsets[1:] - lengths
+        is_learned = np.ones(len(timelines.clicks.values), np.bool)
+        if not self._borrow:
+            is_learned = timelines.click_pools[:] >= 0
+        num_learned = offsets_of(is_learned.astype(np.int64))
+        self._keys = np.flatnonzero(num_learned[timelines.clicks.offsets[1:]] > num_learned[starts])
         if not len(self._keys):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
         if not autoregressive:
-            lengths = np.minimum(timelines.clicks.lengths, max_clicks)
-            starts = timelines.clicks.offsets[1:] - lengths
             self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
+            self._keys = self._keys[is_learned[self._keys]]
 
     @property
     def num_instances(self) -> int:
-        """Of an epoch: users with a click, or their clicks."""
+        """Of an epoch: users with a click to learn from, or those clicks."""
         return len(self._keys)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
@@ -118,6 +129,8 @@ class Sampler:
         negatives[learned], has_pool[learned] = self._draw_negatives(
             clicked[learned], places[learned], readers[learned], epoch
         )
+        if not self._borrow:
+            negatives[~has_pool] = PAD_NEWS
         return Instances(
             users_U=users,
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),

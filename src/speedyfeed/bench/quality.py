@@ -251,16 +251,9 @@ def _narrow(run: RunConfig, *, lr: float | None = None) -> RunConfig:
 
 
 def _conventional(run: RunConfig) -> RunConfig:
-    """Without accelerations, with short histories.
-
-    All clicks count: where most have no impression, a batch of 32 would have nothing to learn from.
-    """
+    """Without accelerations, with short histories."""
     run = conventional(run)
-    return replace(
-        run,
-        loss=replace(run.loss, no_pool_weight=None),
-        batch=replace(run.batch, max_clicks=HISTORY),
-    )
+    return replace(run, batch=replace(run.batch, max_clicks=HISTORY))
 
 
 def _fast_apart(run: RunConfig) -> RunConfig:

@@ -19,17 +19,13 @@ MAX_LOGITS = 2**22
 """Logits of the in-batch loss held at a time; three arrays of that size, 50 MB."""
 
 
-BORROWED_WEIGHT, BORROWED_SHARE = 0.1, 0.25
-"""What a click without negatives of its own may weigh, and all of them together, beside 1 for the others."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
     """What is learned from a click."""
 
-    no_pool_weight: float | None = None
-    """Weight of a click whose negatives are not of its own impression, beside 1 for one whose are; by default
-    a tenth, or less where such clicks are most: together at most a quarter of the others. 1 where none is."""
+    no_pool_weight: float = 0.0
+    """Weight of a click that has no impression of its own and borrows negatives from its reader's first one,
+    beside 1 for the others; 0 leaves it to the history. Where no click has an impression, all weigh 1."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
@@ -42,7 +38,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         for name in ("no_pool_weight", "popularity_correction"):
             value = getattr(self, name)
-            if value is not None and not value >= 0:
+            if not value >= 0:
                 raise InputError(f"{name} {value}: expected 0 or more")
         if not 0 <= self.in_batch <= 1:
             raise InputError(f"in_batch {self.in_batch}: expected a share, 0 to 1")
@@ -67,9 +63,12 @@ class ClickLoss(nn.Module):
     """Both losses together, as `LossConfig` says. Learns the temperature, and nothing else."""
 
     def __init__(self, config: LossConfig, no_pool_weight: float) -> None:
+        """`no_pool_weight` is that of the config, unless no click has an impression."""
         super().__init__()
         self.config = config
         self.no_pool_weight = no_pool_weight
+        self.learns_all = no_pool_weight > 0 or config.in_batch > 0
+        """Or only from clicks that have negatives of their own."""
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
 
@@ -96,16 +95,6 @@ class ClickLoss(nn.Module):
             bias_M = -config.popularity_correction * log_popularity_M
             loss = loss + config.in_batch * share.clicks * in_batch_loss(users_BLD, history_BL, news_MD, bias_M)
         return loss
-
-
-def weigh_without_pool(config: LossConfig, *, num_clicks: int, num_with_pool: int) -> float:
-    """The weight of a click without its own negatives, in a log of so many clicks, so many of them with."""
-    if config.no_pool_weight is not None:
-        return config.no_pool_weight
-    num_without = num_clicks - num_with_pool
-    if not num_with_pool or not num_without:
-        return 1.0
-    return min(BORROWED_WEIGHT, BORROWED_SHARE * num_with_pool / num_without)
 
 
 def next_click_loss(

@@ -38,7 +38,7 @@ from speedyfeed.training.checkpoint import (
     save_checkpoint,
 )
 from speedyfeed.training.distributed import ALONE, Ranks
-from speedyfeed.training.losses import ClickLoss, log_popularity, weigh_without_pool
+from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.outcome import keep_best, write_model
 from speedyfeed.training.run import RunFolder, TrainConfig, open_run
@@ -75,11 +75,8 @@ class Trainer:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        kept = store.manifest["counts"]["kept"]["train"]
-        weight = weigh_without_pool(
-            config.loss, num_clicks=kept["clicks"], num_with_pool=kept["clicks_with_negatives"]
-        )
-        self.loss = ClickLoss(config.loss, weight).to(self.device)
+        has_pools = len(store.train.pools) > 0
+        self.loss = ClickLoss(config.loss, config.loss.no_pool_weight if has_pools else 1.0).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self.cache = (
             NewsCache(
@@ -268,7 +265,14 @@ def train(
     saved_step = progress.step
     with (
         Stop() as stop,
-        Loader(store.train, lengths_V, run.config.batch, epochs=config.epochs, state=state) as loader,
+        Loader(
+            store.train,
+            lengths_V,
+            run.config.batch,
+            epochs=config.epochs,
+            state=state,
+            borrow=trainer.loss.learns_all,
+        ) as loader,
         MetricsFile(run.path if ranks.is_first else None, resume_step=progress.step) as metrics,
     ):
         meter = Meter()
