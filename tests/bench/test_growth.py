@@ -31,7 +31,7 @@ def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
     assert [row["readers"] for row in rows] == [600, 900]
     assert rows[0]["clicks"] < rows[1]["clicks"]
     assert all(row["rows_per_second"] > 0 and row["peak_megabytes"] > 0 for row in rows)
-    assert sorted(path.name for path in folder.iterdir()) == ["newsroom-600", "newsroom-900"]
+    assert sorted(path.name for path in folder.iterdir()) == ["newsroom-paper-600", "newsroom-paper-900"]
     assert (tmp_path / "prepare.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -50,6 +50,10 @@ def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys
 
 
 def test_a_newsroom_is_made_once(folder):
-    first = newsroom.make_store(600, folder)
-    made = (first.path / "manifest.json").stat().st_mtime_ns
-    assert (newsroom.make_store(600, folder).path / "manifest.json").stat().st_mtime_ns == made
+    config = newsroom.paper_shaped(600)
+    made, again = (newsroom.make_newsroom(config, folder) for _ in range(2))
+    assert made.logs == again.logs
+    files = (made.logs / "newsroom.json", made.store.path / "manifest.json")
+    before = [file.stat().st_mtime_ns for file in files]
+    newsroom.make_newsroom(config, folder)
+    assert [file.stat().st_mtime_ns for file in files] == before

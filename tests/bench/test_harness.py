@@ -37,7 +37,7 @@ def toy_bench():
 def test_a_table_reads_as_text_and_as_markdown():
     assert table(["part", "share"], [["a", "1%"], ["longer", "99.5%"]]).splitlines() == [
         "| part   | share |",
-        "|--------|------:|",
+        "| ------ | ----: |",
         "| a      |    1% |",
         "| longer | 99.5% |",
     ]

@@ -1,10 +1,13 @@
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from speedyfeed.bench import report
+from speedyfeed.bench import report, step
+from speedyfeed.bench.newsroom import READERS
 from speedyfeed.cli import BENCHES, main
 from speedyfeed.errors import InputError
 
@@ -50,6 +53,30 @@ def test_figures_of_other_data_are_measured_again(tmp_path):
     file.write_text(json.dumps({"config": {"store": "here"}}))
     assert report._is_measured(file, {"store": Path("here")})
     assert not report._is_measured(file, {"store": Path("there")})
+
+
+def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_path, monkeypatch):
+    @dataclass
+    class Training:
+        store: Path
+        logs: Path
+        seeds: tuple[int, ...]
+
+    def measure(config: Training) -> None: ...
+
+    def made(config, folder):
+        store = SimpleNamespace(path=folder / f"store of {config.users}")
+        return SimpleNamespace(logs=folder / f"logs of {config.users}", store=store)
+
+    monkeypatch.setattr(report, "make_newsroom", made)
+    monkeypatch.setattr(
+        report, "_module", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
+    )
+    places = report._places(report.Arguments(out=tmp_path), ["toy", "step"])
+    small, large = tmp_path / "store of None", tmp_path / f"store of {READERS}"
+    assert places == {"toy": {"store": small, "logs": tmp_path / "logs of None"}, "step": {"store": large}}
+    places = report._places(report.Arguments(out=tmp_path, store=tmp_path), ["toy", "step"])
+    assert places == {"toy": {"store": tmp_path}, "step": {"store": tmp_path}}
 
 
 def test_every_bench_is_in_the_report_and_claims_name_benches():

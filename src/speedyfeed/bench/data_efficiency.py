@@ -16,7 +16,7 @@ from speedyfeed.bench.harness import table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import plan
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import conventional, fast, recipe
+from speedyfeed.recipes import conventional, recipe
 
 PAPER_WITHOUT, PAPER_WITH = 0.30, 0.70
 """One bucket without centralized encoding, and what both techniques reach."""
@@ -55,7 +55,7 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
     """Plan every way."""
     store = store_of(config.store)
     lengths_V = news_lengths(store.news)
-    chosen = fast(recipe(config.recipe))
+    chosen = recipe(config.recipe)
     ours = replace(chosen.batch, seed=config.seed)
     ways = {
         "packed": replace(ours, mode="packed"),

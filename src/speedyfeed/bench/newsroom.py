@@ -1,5 +1,6 @@
 """What benches measure on where no store is given: a newsroom of the paper's proportions, made once and kept."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from speedyfeed.data.prepare import PrepareConfig, prepare
@@ -23,23 +24,35 @@ def paper_shaped(readers: int) -> SynthConfig:
     return SynthConfig(shape="paper", format="parquet", users=readers, news=news, days=DAYS)
 
 
-def make_logs(readers: int, folder: Path = BENCH) -> Path:
-    """The raw logs of a newsroom of so many readers; made where they are not there yet."""
-    logs = folder / f"newsroom-{readers}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeNewsroom:
+    """Raw logs, and the store they were prepared to."""
+
+    logs: Path
+    store: Store
+
+
+def make_logs(config: SynthConfig, folder: Path = BENCH) -> Path:
+    """The raw logs of a newsroom; made where they are not there yet."""
+    logs = folder / f"newsroom-{_name(config)}"
     if not logs.exists():
         with progress_bars() as report:
-            synthesize(logs, paper_shaped(readers), report)
+            synthesize(logs, config, report)
     return logs
 
 
-def make_store(readers: int = READERS, folder: Path = BENCH) -> Store:
+def make_newsroom(config: SynthConfig, folder: Path = BENCH) -> MadeNewsroom:
     """The same, prepared."""
-    path = folder / f"store-{readers}"
-    logs = make_logs(readers, folder)
+    logs = make_logs(config, folder)
     with progress_bars() as report:
-        return prepare(logs, path, PrepareConfig(), report=report).store
+        prepared = prepare(logs, folder / f"store-{_name(config)}", PrepareConfig(), report=report)
+    return MadeNewsroom(logs=logs, store=prepared.store)
 
 
 def store_of(path: Path | None) -> Store:
     """The store at `path`, or that of a newsroom of our own."""
-    return make_store() if path is None else open_store(path)
+    return make_newsroom(paper_shaped(READERS)).store if path is None else open_store(path)
+
+
+def _name(config: SynthConfig) -> str:
+    return config.shape if config.users is None else f"{config.shape}-{config.users}"

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figures, save
 from speedyfeed.bench.harness import memory, table
-from speedyfeed.bench.newsroom import BENCH, make_logs
+from speedyfeed.bench.newsroom import BENCH, make_logs, paper_shaped
 from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 
@@ -52,7 +52,7 @@ class PrepareFigures:
 
 def measure(config: PrepareBenchConfig) -> PrepareFigures:
     """Every size, a process each."""
-    logs = [make_logs(readers, config.folder) for readers in config.readers]
+    logs = [make_logs(paper_shaped(readers), config.folder) for readers in config.readers]
     rows = []
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report, context.Pool(1, maxtasksperchild=1) as pool:

@@ -2,7 +2,8 @@
 
 Each bench runs in a process of its own and leaves its figures in a folder of its own below --out. Stopped or
 killed, the same command goes on: what was measured is not measured again. A bench that fails is named in the
-report, and the others stand. Without --store all measure on a paper-shaped newsroom made in --out: half an hour.
+report, and the others stand. Without --store they measure on a paper-shaped newsroom made in --out, those that
+train and judge on a small one: half an hour.
 
 Example: speedyfeed bench all --store store/ --out runs/bench
 """
@@ -19,13 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from speedyfeed.bench.harness import Machine, config_type, table
-from speedyfeed.bench.newsroom import BENCH, READERS, make_store
+from speedyfeed.bench.newsroom import BENCH, READERS, make_newsroom, paper_shaped
 from speedyfeed.cli import BENCHES
+from speedyfeed.data.synthetic import SynthConfig
 from speedyfeed.errors import InputError
 from speedyfeed.folders import new_file, write_json
 
 REPORT = "report"
-OPTIONS: Mapping[str, Sequence[str]] = {"serve": ("--seconds", "10")}
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "serve": ("--seconds", "10"),
+    "quality": ("--runs", "nrms-fast", "lstur-fast", "speed-mini", "--seeds", "0", "--minutes", "1"),
+    "cache": ("--gammas", "0", "20", "--minutes", "0.75"),
+    "ablation": ("--minutes", "0.5"),
+}
 """What differs from a bench's own defaults, so that all of them take half an hour."""
 LAST_LINES = 12
 """Of what a failed bench said."""
@@ -196,14 +203,18 @@ def _choose(only: Sequence[str]) -> list[str]:
 
 def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, Path]]:
     """For each bench the options that tell it where the data are, as far as it takes them."""
-    taken = {name: {field.name for field in fields(config_type(_module(name)))} for name in names}
-    known = {"folder": arguments.out}
-    if arguments.store is not None:
-        known["store"] = arguments.store
-    elif any("store" in options for options in taken.values()):
-        known["store"] = make_store(READERS, arguments.out).path
-        known["logs"] = arguments.out / f"newsroom-{READERS}"
-    return {name: {key: place for key, place in known.items() if key in taken[name]} for name in names}
+    places = {}
+    for name in names:
+        taken = {field.name for field in fields(config_type(_module(name)))}
+        known = {"folder": arguments.out}
+        if arguments.store is not None:
+            known["store"] = arguments.store
+        elif "store" in taken:
+            config = SynthConfig() if "seeds" in taken else paper_shaped(READERS)  # judging encodes every news
+            made = make_newsroom(config, arguments.out)
+            known |= {"store": made.store.path, "logs": made.logs}
+        places[name] = {key: place for key, place in known.items() if key in taken}
+    return places
 
 
 def _is_measured(file: Path, places: Mapping[str, Path]) -> bool:
