@@ -7,11 +7,12 @@ travel by gloo, those on a GPU by NCCL. A process that torchrun did not start is
 
 import math
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=10)
 """How long a rank waits for the others before it gives up. A peer that dies is noticed at once."""
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 0.1
+PORT = "speedyfeed.port"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -235,14 +239,50 @@ def open_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     if world == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timeout)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        store=_open_store(rank, timeout) if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else None,
+        rank=rank,
+        world_size=world,
+        timeout=timeout,
+    )
     yield Ranks(
-        rank=dist.get_rank(),
+        rank=rank,
         world=world,
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
     )
     dist.destroy_process_group()  # not after an error: it could wait for a peer that is gone
+
+
+def _open_store(rank: int, timeout: timedelta) -> dist.TCPStore:
+    """A store for the ranks to find each other in, opened by rank 0.
+
+    torchrun has one already, but keeps it from restart to restart with all that dead ranks wrote: new ones would
+    try to reach them. There they only learn where the new store is. Who reads an old place finds nobody there, and
+    reads again: torchrun ends all ranks before it starts any.
+    """
+    host = os.environ["MASTER_ADDR"]
+    kept = dist.TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
+    if rank == 0:
+        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        kept.set(PORT, str(store.port))
+        return store
+    end = monotonic() + timeout.total_seconds()
+    while not _answers(host, port := int(kept.get(PORT))):
+        if monotonic() > end:
+            raise LostRanks(f"rank {rank} cannot reach rank 0 at {host}")
+        sleep(RETRY_SECONDS)
+    return dist.TCPStore(host, port, is_master=False, timeout=timeout)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
 
 
 def is_under_torchrun() -> bool:
