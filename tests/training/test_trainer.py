@@ -34,11 +34,19 @@ def weights(run):
     return (run.model / "model.safetensors").read_bytes()
 
 
-def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path):
-    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, epochs=2)), store)
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path, weight):
+    config = replace(
+        config, train=replace(config.train, epochs=2), loss=replace(config.loss, no_pool_weight=weight)
+    )
+    run = start_run(tmp_path / "run", config, store)
     outcome = train(run, store)
     assert outcome.is_finished
-    assert outcome.progress.clicks == 2 * np.minimum(store.train.clicks.lengths, 30).sum()
+    clicks = store.train.clicks
+    is_latest = np.concatenate([np.arange(length)[::-1] < 30 for length in clicks.lengths])
+    has_pool = store.train.click_pools[:] >= 0
+    assert 0 < has_pool.mean() < 1
+    assert outcome.progress.clicks == 2 * np.sum(is_latest & (has_pool | (weight > 0)))
     validated = [line["step"] for line in lines(run) if "validation_auc" in line]
     assert validated[0] == 0
     assert len(validated) == 1 + config.train.validations
