@@ -104,23 +104,14 @@ def memory(entry: str) -> int:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, aligned to be read as it is: the first column to the left, the others to the right."""
-    cells = [header, *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    lines = [
-        "| "
-        + " | ".join(
-            f"{cell:{'<' if column == 0 else '>'}{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        + " |"
-        for row in cells
-    ]
-    rule = (
-        "|"
-        + "|".join("-" * (width + 1) + ("-" if column == 0 else ":") for column, width in enumerate(widths))
-        + "|"
-    )
-    return "\n".join([lines[0], rule, *lines[1:]])
+    widths = [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        others = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return f"| {' | '.join([cells[0].ljust(widths[0]), *others])} |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(line(cells) for cells in (header, rule, *rows))
 
 
 def config_type(module: ModuleType) -> type[Any]:
@@ -148,6 +139,8 @@ def as_command(module: ModuleType, name: str) -> SimpleNamespace:
 
 def _run(module: ModuleType, name: str, arguments: Any) -> None:
     """Measure, print, and keep where asked; NAME.json comes last, so that it tells that all is there."""
+    out = arguments.out if hasattr(arguments, "out") else arguments.config.out
+    drawing = style() if out is not None and hasattr(module, "draw") else None  # fails now or never
     started = time.perf_counter()
     figures = module.measure(arguments.config)
     facts = {
@@ -157,12 +150,11 @@ def _run(module: ModuleType, name: str, arguments: Any) -> None:
         "bench_seconds": time.perf_counter() - started,
     }
     told = module.tables(figures)
-    out = arguments.out if hasattr(arguments, "out") else arguments.config.out
     if out is not None:
         with new_file(out / f"{name}.md") as file:
             file.write_text(told + "\n", encoding="utf-8")
-        if hasattr(module, "draw"):
-            with style():
+        if drawing is not None:
+            with drawing:
                 module.draw(figures, out)
         with new_file(out / f"{name}.json") as file:
             write_json(file, facts)
