@@ -1,5 +1,6 @@
 """Training on planted interests: it learns, it stops and goes on bit for bit, and it fails without harm."""
 
+import itertools
 import json
 import os
 import random
@@ -206,6 +207,25 @@ def test_accumulated_batches_make_one_update(store, config, tmp_path):
     trainer.restore()
     counts = {int(state["step"]) for state in trainer.optimizer.state.values()}
     assert counts == {2}
+
+
+def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path, monkeypatch):
+    """Every step takes two seconds by this clock: one until the batch is there, one to learn from it."""
+    config = replace(config, train=replace(config.train, epochs=50, minutes=20 / 60, warmup=0.0, validations=5))
+    factors = []
+    step = Trainer.step
+
+    def noted(self, batch, factor):
+        factors.append(factor)
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", noted)
+    monkeypatch.setattr("speedyfeed.training.trainer.perf_counter", itertools.count().__next__)
+    run = start_run(tmp_path / "run", config, store)
+    assert train(run, store).progress.seconds == 20
+    assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)
+    validated = [line["step"] for line in lines(run) if "validation_auc" in line]
+    assert validated == [0, 2, 4, 6, 8, 10]
 
 
 def test_learning_rates_rise_and_fall():

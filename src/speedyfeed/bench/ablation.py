@@ -133,6 +133,7 @@ def draw(figures: AblationFigures, folder: Path) -> list[Path]:
     ax.axvline(0, color=ACCENT, linewidth=1.5, linestyle="--")
     ax.set_yticks(range(len(rows)), [row.name.replace("-", " ") for row in rows])
     ax.margins(y=0.3)
+    ax.locator_params(axis="x", nbins=6)
     ax.set_xlabel("difference of AUC, 95% interval")
     return [save(figure, folder / "ablation.png")]
 

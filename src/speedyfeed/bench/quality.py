@@ -186,10 +186,11 @@ def _draw_curves(figures: QualityFigures, path: Path) -> Path:
             ax.plot(xs, mean, style, color=colours[row.name], label=row.name)
             ax.fill_between(xs, mean - spread, mean + spread, color=colours[row.name], alpha=0.12, linewidth=0)
         _draw_references(ax.axhline, figures)
-        ax.set_ylabel(f"validation AUC, mean and spread of {len(figures.seeds)} seeds")
+    axes[0].set_ylabel(f"validation AUC, mean and spread of {len(figures.seeds)} seeds")
     axes[0].set_xlabel("minutes of training")
     axes[1].set_xlabel("clicks learned from, log scale")
     axes[1].set_xscale("symlog", linthresh=100)
+    axes[1].set_xlim(left=0)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center")
     return save(figure, path)
 
