@@ -34,6 +34,8 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "ablation": ("--minutes", "0.5"),
 }
 """What differs from a bench's own defaults, so that all of them take half an hour."""
+APART = ("ranks", "kills")
+"""Those that want the machine's cores for several processes, and more time."""
 LAST_LINES = 12
 """Of what a failed bench said."""
 
@@ -194,7 +196,7 @@ def _section(folder: Path, name: str, facts: Facts) -> str:
 
 
 def _choose(only: Sequence[str]) -> list[str]:
-    every = [name for name in BENCHES if name != "all"]
+    every = [name for name in BENCHES if name not in ("all", *APART)]
     for name in only:
         if name not in every:
             raise InputError(f"--only {name}: no such bench; there are {', '.join(every)}")
