@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but not declared
 
 from speedyfeed.errors import InputError, LostRanks
 
@@ -256,7 +257,7 @@ def open_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error: it could wait for a peer that is gone
 
 
-def _open_store(rank: int, timeout: timedelta) -> dist.TCPStore:
+def _open_store(rank: int, timeout: timedelta) -> TCPStore:
     """A store for the ranks to find each other in, opened by rank 0.
 
     torchrun has one already, but keeps it from restart to restart with all that dead ranks wrote: new ones would
@@ -264,9 +265,9 @@ def _open_store(rank: int, timeout: timedelta) -> dist.TCPStore:
     reads again: torchrun ends all ranks before it starts any.
     """
     host = os.environ["MASTER_ADDR"]
-    kept = dist.TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
+    kept = TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
     if rank == 0:
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
         kept.set(PORT, str(store.port))
         return store
     end = monotonic() + timeout.total_seconds()
@@ -274,7 +275,7 @@ def _open_store(rank: int, timeout: timedelta) -> dist.TCPStore:
         if monotonic() > end:
             raise LostRanks(f"rank {rank} cannot reach rank 0 at {host}")
         sleep(RETRY_SECONDS)
-    return dist.TCPStore(host, port, is_master=False, timeout=timeout)
+    return TCPStore(host, port, is_master=False, timeout=timeout)
 
 
 def _answers(host: str, port: int) -> bool:
