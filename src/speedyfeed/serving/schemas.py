@@ -3,7 +3,7 @@
 import time
 import uuid
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -129,15 +129,7 @@ class NewsAnswer(BaseModel):
 
     @classmethod
     def of(cls, news: News, place: tuple[float, float]) -> Self:
-        published = None if news.published is None else datetime.fromtimestamp(news.published, UTC)
-        return cls(
-            news_id=news.news_id,
-            title=news.title,
-            abstract=news.abstract,
-            category=news.category,
-            published=published,
-            place=list(place),
-        )
+        return cls(**_fields(news, place))
 
 
 class ReasonAnswer(BaseModel):
@@ -156,12 +148,11 @@ class RankedNews(NewsAnswer):
 
     @classmethod
     def from_ranked(cls, ranked: Ranked) -> "RankedNews":
-        news = NewsAnswer.of(ranked.news, ranked.place)
         reasons = [
             ReasonAnswer(click=one.click, attention=one.attention, similarity=one.similarity)
             for one in ranked.reasons
         ]
-        return cls(**news.model_dump(), score=ranked.score, reasons=reasons)
+        return cls(**_fields(ranked.news, ranked.place), score=ranked.score, reasons=reasons)
 
 
 class RecommendAnswer(BaseModel):
@@ -231,3 +222,14 @@ class Problem(BaseModel):
     """Why there is no answer."""
 
     detail: str
+
+
+def _fields(news: News, place: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "news_id": news.news_id,
+        "title": news.title,
+        "abstract": news.abstract,
+        "category": news.category,
+        "published": None if news.published is None else datetime.fromtimestamp(news.published, UTC),
+        "place": list(place),
+    }

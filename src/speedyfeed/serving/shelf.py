@@ -57,7 +57,7 @@ class GraphConfig:
 
     graphs_from: int = 20_000
     """With less news than this when the feed is opened, every search is exact."""
-    graphs: HnswConfig = field(default_factory=lambda: HnswConfig(expansion_search=128))
+    graphs: HnswConfig = field(default_factory=lambda: HnswConfig(connectivity=16, expansion_search=96))
 
 
 class Shelf:
