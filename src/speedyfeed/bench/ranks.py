@@ -84,7 +84,6 @@ class WorldFigures:
     """To agree on one number, on its own."""
     planned_tokens_per_second: float
     """What the loader makes on its own."""
-    last_loss: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,13 +137,13 @@ def measure_rank(config: RanksBenchConfig, folder: Path, ranks: Ranks) -> WorldF
         started = perf_counter()
         planned = sum(batch.num_tokens for batch in islice(loader, PLANNED_BATCHES))
         planned_tokens_per_second = planned / (perf_counter() - started)
-    seconds, traffic, batches, losses = [], [], [], []
+    seconds, traffic, batches = [], [], []
     with Loader(store.train, lengths_V, run.batch) as loader:
         for batch in islice(loader, WARM_STEPS + config.steps):
             ranks.wait()
             ranks.take_traffic()
             started = perf_counter()
-            losses.append(trainer.step(batch, 1.0))
+            trainer.step(batch, 1.0)
             seconds.append(perf_counter() - started)
             traffic.append(ranks.take_traffic())
             batches.append(batch)
@@ -166,7 +165,6 @@ def measure_rank(config: RanksBenchConfig, folder: Path, ranks: Ranks) -> WorldF
         gradient_seconds=_time(ranks, lambda: ranks.add_gradients(parameters)),
         message_seconds=_time(ranks, ranks.wait),
         planned_tokens_per_second=planned_tokens_per_second,
-        last_loss=losses[-1],
     )
 
 
@@ -198,11 +196,11 @@ def run(arguments: Arguments) -> None:
         print(json.dumps(asdict(figures)))
         return
     print(figures.machine)
-    print("ranks   step s   talk s   share   MB sent   news   uneven   last loss")
+    print("ranks   step s   talk s   share   MB sent   news   uneven")
     for row in figures.worlds:
         times = f"{row.step_seconds:8.3f} {row.communication_seconds:8.3f} {row.communication_share:7.1%}"
         sizes = f"{row.communicated_bytes / 1e6:9.1f} {row.news:6.0f} {row.token_imbalance:8.1%}"
-        print(f"{row.world:5} {times} {sizes} {row.last_loss:11.6f}")
+        print(f"{row.world:5} {times} {sizes}")
     costs = figures.costs
     print(
         f"a device: {costs.tokens:,.0f} tokens a step at {costs.tokens_per_second:,.0f} a second; "
