@@ -32,8 +32,8 @@ SHOWN = 5
 class Arguments:
     out: Path = Path("runs/demo")
     """Folder for all that the demo makes."""
-    steps: int = 45
-    """Batches to train on; about four seconds each on two cores."""
+    steps: int = 60
+    """Batches to train on; about two seconds each on two cores."""
 
 
 def run(arguments: Arguments) -> None:
