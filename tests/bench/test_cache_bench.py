@@ -43,8 +43,7 @@ def config(store, logs, tiny_encoder):
         out=logs.parent / "out",
         gammas=(0, 8),
         encoder=str(tiny_encoder),
-        epochs=50,
-        steps=12,
+        epochs=2,
         **SHORT,
     )
 

@@ -134,7 +134,7 @@ def test_the_index_is_kept_in_the_run_folder(newsroom, capsys):
 def test_the_table_shows_empty_groups_as_such_and_what_was_left_out(newsroom, tmp_path, capsys):
     told = said(capsys, "evaluate", newsroom.zero)
     assert "candidates without text, ranked last: 1\n" in told
-    assert "8 HNSW graphs (connectivity 16, expansion 128 and 256)" in told
+    assert "1 HNSW graph (connectivity 32, expansion 128 and 400)" in told
     groups = {line[:16].strip(): line[16:].split() for line in told.splitlines()[-5:]}
     assert list(groups) == ["history empty", "history 1 to 5", "history over 5", "news seen", "news unseen"]
     for count, *means in groups.values():

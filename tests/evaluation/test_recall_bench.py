@@ -11,5 +11,5 @@ def test_the_recall_bench_compares_both_searches_in_one_run(capsys):
     assert [row["news"] for row in figures["rows"]] == [300, 900]
     for row in figures["rows"]:
         assert row["recall"] >= 0.98
-        assert row["parameters"]["graphs"] == 8
+        assert row["parameters"]["graphs"] == 1
         assert min(value for name, value in row.items() if name.endswith(("second", "seconds"))) > 0

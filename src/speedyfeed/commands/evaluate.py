@@ -97,7 +97,8 @@ def _index(report: Report) -> str:
     facts = report.retrieved.index_parameters
     if facts["kind"] == "exact":
         return "exact search"
+    graphs = "1 HNSW graph" if facts["graphs"] == 1 else f"{facts['graphs']} HNSW graphs"
     return (
-        f"{facts['graphs']} HNSW graphs (connectivity {facts['connectivity']}, expansion {facts['expansion_add']} "
-        f"and {facts['expansion_search']}), which find {report.retrieved.index_recall:.1%} of exact search"
+        f"{graphs} (connectivity {facts['connectivity']}, expansion {facts['expansion_add']} "
+        f"and {facts['expansion_search']}), found {report.retrieved.index_recall:.1%} of exact search"
     )
