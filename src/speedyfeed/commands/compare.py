@@ -6,19 +6,18 @@ Example: speedyfeed compare runs/zero-shot runs/first
 """
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from tyro.conf import Positional, arg
 
-from speedyfeed import progress
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
 from speedyfeed.evaluation.evaluate import Report
-from speedyfeed.evaluation.judge import SEED, judge_run, open_data, open_finished
+from speedyfeed.evaluation.judge import SEED, Data, judge_run, open_data, open_finished
 from speedyfeed.progress import progress_bars
 
 
@@ -40,44 +39,38 @@ class Arguments:
     """Print the figures as one JSON object."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """A run's figures, and what they are about."""
-
-    report: Report
-    impression_ids: list[str]
-    labels: NDArray[np.int8]
-
-
 def run(arguments: Arguments) -> None:
-    with progress_bars() as report:
-        a, b = (_judge(path, arguments, report) for path in (arguments.run_a, arguments.run_b))
-    if a.impression_ids != b.impression_ids or not np.array_equal(a.labels, b.labels):
-        raise InputError(
-            f"{arguments.run_a} and {arguments.run_b} were trained on stores of different logs; "
-            "give STORE or LOGS to compare them on"
+    runs = [open_finished(path) for path in (arguments.run_a, arguments.run_b)]
+    with progress_bars() as report, ExitStack() as stack:
+        both = [
+            stack.enter_context(
+                open_data(one, arguments.data, split=arguments.split, format=arguments.format, report=report)
+            )
+            for one in runs
+        ]
+        if not _is_same(*both):  # told before anything is encoded
+            raise InputError(
+                f"{arguments.run_a} and {arguments.run_b} were trained on stores of different logs; "
+                "give STORE or LOGS to compare them on"
+            )
+        a, b = (
+            judge_run(one, data, exact=arguments.exact, report=report)
+            for one, data in zip(runs, both, strict=True)
         )
     rng = np.random.default_rng(SEED)
-    found = {name: compare(values, b.report.values[name], rng) for name, values in a.report.values.items()}
+    found = {name: compare(values, b.values[name], rng) for name, values in a.values.items()}
     if arguments.json:
         print(json.dumps(_figures(a, b, found), allow_nan=False))
     else:
         _print_table(arguments, a, b, found)
 
 
-def _judge(path: Path, arguments: Arguments, report: progress.Report) -> Judged:
-    finished = open_finished(path)
-    with open_data(
-        finished, arguments.data, split=arguments.split, format=arguments.format, report=report
-    ) as data:
-        return Judged(
-            report=judge_run(finished, data, exact=arguments.exact, report=report),
-            impression_ids=data.load_ids().to_pylist(),
-            labels=np.array(data.impressions.labels),
-        )
+def _is_same(a: Data, b: Data) -> bool:
+    """Whether both hold the same impressions, with the same clicks."""
+    return a.load_ids().equals(b.load_ids()) and np.array_equal(a.impressions.labels, b.impressions.labels)
 
 
-def _figures(a: Judged, b: Judged, found: dict[str, Estimate]) -> dict[str, object]:
+def _figures(a: Report, b: Report, found: dict[str, Estimate]) -> dict[str, object]:
     """Both runs, B - A as fractions with intervals, and the verdict on each metric."""
     difference: dict[str, object] = {}
     for name, estimate in found.items():
@@ -85,19 +78,18 @@ def _figures(a: Judged, b: Judged, found: dict[str, Estimate]) -> dict[str, obje
         difference[name] = estimate.mean if is_there else None
         difference[f"{name}_ci95"] = list(estimate.ci95) if is_there else [None, None]
     return {
-        "a": a.report.overall.to_json(),
-        "b": b.report.overall.to_json(),
+        "a": a.overall.to_json(),
+        "b": b.overall.to_json(),
         "difference": difference,
         "verdict": {name: verdict(estimate) for name, estimate in found.items()},
     }
 
 
-def _print_table(arguments: Arguments, a: Judged, b: Judged, found: dict[str, Estimate]) -> None:
-    print(f"A {arguments.run_a}\nB {arguments.run_b}\n{a.report.overall.num_impressions:,} impressions scored\n")
+def _print_table(arguments: Arguments, a: Report, b: Report, found: dict[str, Estimate]) -> None:
+    print(f"A {arguments.run_a}\nB {arguments.run_b}\n{a.overall.num_impressions:,} impressions scored\n")
     print(f"{'metric':12}{'A':>8}{'B':>8}   verdict (B - A)")
     for name, estimate in found.items():
         means = "".join(
-            f"{one.report.overall.metrics[name].mean:8.4f}" if estimate.num_impressions else f"{'-':>8}"
-            for one in (a, b)
+            f"{one.overall.metrics[name].mean:8.4f}" if estimate.num_impressions else f"{'-':>8}" for one in (a, b)
         )
         print(f"{name:12}{means}   {verdict(estimate)}")
