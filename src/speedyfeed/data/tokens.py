@@ -9,6 +9,7 @@ array operations per word.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,13 @@ def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokeniz
     with ArrayWriter(folder, "segments.offsets", np.int64) as offsets:
         offsets.append(offsets_of(num_segments))
     return num_empty
+
+
+def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> Segments:
+    """What `write_segments` would write, in memory."""
+    whole = reduce(_merge, parts, _bare_segments(np.arange(0), tokenizer))
+    missing = np.setdiff1d(np.arange(1, num_news + 1), whole.news)
+    return _merge(whole, _bare_segments(missing, tokenizer))
 
 
 def _whole_news(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -1,34 +1,34 @@
-"""A few new articles to packed news, exactly as a store would hold them: serving sees what evaluation saw.
-
-They go through the same queries as a log, in a scratch folder; a call takes some tenths of a second,
-whether for one article or for a thousand.
-"""
+"""A few new articles to packed news, exactly as a store would hold them: serving sees what evaluation saw."""
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.store import open_news
+from speedyfeed.data.bag import Bags
+from speedyfeed.data.store import NewsTokens
 from speedyfeed.data.tables import FIELDS
-from speedyfeed.data.text import TextRules, write_news
-from speedyfeed.data.tokens import Tokenizer
+from speedyfeed.data.text import SEGMENT_WORDS, TextRules
+from speedyfeed.data.tokens import Segments, Tokenizer, gather_segments, segments_of_heads, segments_of_words
 from speedyfeed.encoding.tokens import packed
 from speedyfeed.errors import InputError
 from speedyfeed.folders import write_json
 from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import ENCODER, TEXT
+from speedyfeed.ragged import offsets_of
 
 WORDS = "words.parquet"
+CHOSEN_WORDS = pa.schema(
+    {"news": pa.int64(), "field": pa.int8(), "form": pa.string(), "count": pa.int64()}
+    | {"first": pa.int64(), "rank": pa.int64()}
+)
 
 
 class Articles:
@@ -39,21 +39,36 @@ class Articles:
         self.text = text
         self.rules = TextRules.of(text, words=words, plm=plm)
         self._words = words
+        self._bags = Bags(self.rules.words) if self.rules.words is not None else None
         self._tokenizer = Tokenizer(load_tokenizer(plm), self.rules.config.segment_tokens)
 
     def __call__(self, articles: Sequence[str | Sequence[str]]) -> PackedNews:
         rows = [_parts(article) for article in articles]
-        columns = {name: pa.array([row[place] for row in rows], pa.string()) for place, name in enumerate(FIELDS)}
-        table = pa.table({"news": pa.array(range(1, len(rows) + 1), pa.int64()), **columns})
-        with TemporaryDirectory(prefix="speedyfeed-") as name:
-            folder = Path(name)
-            pq.write_table(table, folder / "texts.parquet")
-            with open_engine(EngineConfig(memory=1, threads=1), folder) as engine:
-                texts = engine.open(folder / "texts.parquet")
-                write_news(engine, texts, len(rows), folder, self.rules, {"news": self._tokenizer})
-            news = packed(open_news(folder / "news"), self.rules.config.fields)
-            # They are in no store: an encoder that keeps something per news must not take them for its own.
-            return replace(news.select(torch.arange(1, len(rows) + 1)), ids_M=None)
+        segments = gather_segments(self._segments(rows), self._tokenizer, len(rows))
+        tokens = NewsTokens(
+            tokens=segments.tokens,
+            frequencies=segments.frequencies.values,
+            fields=segments.field,
+            segments=offsets_of(np.bincount(segments.news, minlength=len(rows) + 1)),
+        )
+        news = packed(tokens, self.rules.config.fields)
+        # They are in no store: an encoder that keeps something per news must not take them for its own.
+        return replace(news.select(torch.arange(1, len(rows) + 1)), ids_M=None)
+
+    def _segments(self, rows: Sequence[Sequence[str]]) -> Iterator[Segments]:
+        config = self.rules.config
+        texts = {name: [row[FIELDS.index(name)] for row in rows] for name in config.fields}
+        if self._bags is None:
+            heads = pa.record_batch({"news": pa.array(range(1, len(rows) + 1), pa.int64()), **texts})
+            return segments_of_heads(iter([heads]), self._tokenizer, fields=config.fields, parts=config.parts)
+        words = [
+            {"news": news, "field": field, **asdict(word)}
+            for news in range(1, len(rows) + 1)
+            for field, (name, part) in enumerate(zip(config.fields, config.parts, strict=True))
+            for word in self._bags.choose(texts[name][news - 1], field, SEGMENT_WORDS * part)
+        ]
+        chosen = pa.RecordBatch.from_pylist(words, CHOSEN_WORDS)
+        return segments_of_words(iter([chosen]), self._tokenizer, segment_words=SEGMENT_WORDS)
 
     def save(self, folder: Path) -> None:
         """Write into a folder beside the tokenizer's."""

@@ -1,4 +1,4 @@
-"""Texts of many requests, encoded together by one thread, off every other."""
+"""Texts of many requests, encoded together by threads of their own."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Text = tuple[str, str, str, str]
@@ -16,7 +17,7 @@ Text = tuple[str, str, str, str]
 Embeddings = NDArray[np.float32]
 Encode = Callable[[Sequence[Text]], Embeddings]
 
-BATCH = 32
+BATCH = 16
 """Texts encoded together; larger batches are hardly faster and let others wait."""
 ENCODE_NICENESS = 10
 """Encoding takes all cores for as long as it lasts; recommendations go first."""
@@ -30,12 +31,21 @@ class _Job:
 
 
 class Batcher:
-    """Encodes what is waiting for one model, up to about `BATCH` texts at once; first come, first served."""
+    """Encodes what is waiting for one model, up to about `BATCH` texts at once; first come, first served.
 
-    def __init__(self) -> None:
+    A thread for each core, and each computes alone: threads that share a computation wait for the slowest of them
+    at every step of it, and beside recommendations there always is a slow one.
+    """
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        """As many threads as torch would use, if nothing is said."""
+        self.num_threads = num_threads or torch.get_num_threads()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="encode", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name="encode", daemon=True) for _ in range(self.num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, encode: Encode, texts: Sequence[Text]) -> "Future[Embeddings]":
         """One row per text, when its turn has come."""
@@ -45,10 +55,13 @@ class Batcher:
 
     def close(self) -> None:
         """Finish what was submitted, then end."""
-        self._jobs.put(None)
-        self._thread.join()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
+        torch.set_num_threads(1)
         if sys.platform == "linux":  # where priorities are per thread; those it starts inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ENCODE_NICENESS)
         while (job := self._jobs.get()) is not None:
@@ -66,7 +79,7 @@ class Batcher:
             except Empty:
                 break
             if job is None:
-                self._jobs.put(None)  # nothing comes after it: end with the next look
+                self._jobs.put(None)  # nothing but its like comes after it: a thread ends with its next look
                 break
             if job.encode != first.encode:
                 return batch, job

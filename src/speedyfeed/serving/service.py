@@ -7,18 +7,21 @@ reload:   load the run beside the one that answers -> what the journal holds -> 
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from speedyfeed.serving.batcher import BATCH, Batcher, Text
+from speedyfeed.serving.batcher import BATCH, Batcher, Embeddings, Text
 from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
 from speedyfeed.serving.journal import Entry, Journal, News
 from speedyfeed.serving.shelf import GraphConfig
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Busy(Exception):
@@ -88,8 +91,8 @@ class Service:
     def add(self, news: Sequence[News]) -> None:
         """Encode news and put them in; when it returns they are on disk and can be found."""
         distinct = list({one.news_id: one for one in news}.values())
-        for start in range(0, len(distinct), BATCH):
-            self._add(distinct[start : start + BATCH])
+        for some in self._in_turns(distinct):
+            self._add(some)
 
     def remove(self, news_id: str) -> bool:
         """Take a news out, for good; whether it was there."""
@@ -108,7 +111,7 @@ class Service:
     def _add(self, news: Sequence[News]) -> None:
         while True:
             feed = self.feed
-            embeddings = feed.encode([_text(one) for one in news]).result()
+            embeddings = _encode(feed, news)
             with self._writing:
                 if feed is self._feed:
                     self._journal.write(news, feed.fingerprint, embeddings)
@@ -133,13 +136,20 @@ class Service:
         return after
 
     def _encode_again(self, entries: Sequence[Entry], feed: Feed) -> None:
-        for start in range(0, len(entries), BATCH):
-            some = entries[start : start + BATCH]
+        for some in self._in_turns(entries):
             news = [one.news for one in some if one.news]
-            embeddings = feed.encode([_text(one) for one in news]).result()
+            embeddings = _encode(feed, news)
             self._journal.note_embeddings([one.seq for one in some], feed.fingerprint, embeddings)
             feed.shelf.add(news, embeddings)
 
+    def _in_turns(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """As many at a time as are encoded at once; between two turns it is others' turn."""
+        size = BATCH * self._batcher.num_threads
+        return (items[start : start + size] for start in range(0, len(items), size))
 
-def _text(news: News) -> Text:
-    return news.title, news.abstract, news.body, news.category
+
+def _encode(feed: Feed, news: Sequence[News]) -> Embeddings:
+    """All together, each batch by another thread."""
+    texts: list[Text] = [(one.title, one.abstract, one.body, one.category) for one in news]
+    rows = [feed.encode(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
+    return np.concatenate([one.result() for one in rows])

@@ -21,7 +21,7 @@ from speedyfeed.serving.journal import News
 Rows = NDArray[np.int64]
 Embeddings = NDArray[np.float32]
 
-ADDED_TOGETHER = 16  # into the graphs, which nobody can search meanwhile
+ADDED_TOGETHER = 8  # into the graphs, which nobody can search meanwhile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class Shelf:
         """`index` holds row + 1 of every news, or is None where all searches are exact."""
         self._news = list(news)
         self._row = {one.news_id: row for row, one in enumerate(self._news)}
-        self._embeddings = embeddings
+        self._embeddings = _with_room(embeddings, len(self._news))
         self._is_alive = np.ones(len(self._news), bool)
         self._published = np.array([_time(one) for one in self._news], np.float64)
         self._code: dict[str, int] = {}
@@ -142,11 +142,13 @@ class Shelf:
         return _best(np.flatnonzero(allowed), scores_V[allowed], k)
 
     def _add(self, news: Sequence[News], embeddings: Embeddings) -> None:
+        rows = np.arange(len(self._news), len(self._news) + len(news))
+        if rows[-1] >= len(self._embeddings):  # takes long when there are many; searches go on with the old array
+            self._embeddings = _with_room(self._embeddings, len(self._news))
+        self._embeddings[rows] = embeddings
         with self._lock:
             for one in news:
                 self._remove(one.news_id)
-            rows = np.arange(len(self._news), len(self._news) + len(news))
-            self._embeddings = _appended(self._embeddings, len(self._news), embeddings)
             self._published = np.concatenate([self._published, [_time(one) for one in news]])
             self._category = np.concatenate([self._category, self._codes(news)])
             self._popularity = np.concatenate([self._popularity, np.zeros(len(news))])
@@ -220,14 +222,11 @@ def _standard(values: NDArray[np.floating]) -> NDArray[np.floating]:
     return (values - values.mean()) / max(float(values.std()), 1e-12) if len(values) else values
 
 
-def _appended(rows: Embeddings, num_rows: int, more: Embeddings) -> Embeddings:
-    """`rows` with more after the first `num_rows`; a quarter more room when it is full."""
-    if num_rows + len(more) > len(rows):
-        roomy = np.zeros((1024 + 5 * (num_rows + len(more)) // 4, rows.shape[1]), np.float32)
-        roomy[:num_rows] = rows[:num_rows]
-        rows = roomy
-    rows[num_rows : num_rows + len(more)] = more
-    return rows
+def _with_room(rows: Embeddings, num_rows: int) -> Embeddings:
+    """The first `num_rows` with room for a quarter more after them."""
+    roomy = np.zeros((num_rows + max(1024, num_rows // 4), rows.shape[1]), np.float32)
+    roomy[:num_rows] = rows[:num_rows]
+    return roomy
 
 
 def _time(news: News) -> float:
