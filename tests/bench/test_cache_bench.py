@@ -88,7 +88,7 @@ def test_a_row_drifts_when_the_weights_move(is_moved, store, tiny_encoder, tmp_p
                 break
             with torch.no_grad():
                 merged = trainer.workflow(batch).merged
-            trainer.cache.write(merged.encoded_E, merged.encoded_ED, batch.step)
+            trainer.cache.write(merged.encoded_E, merged.encoded_EH, batch.step)
     if is_moved:
         with torch.no_grad():
             for weight in trainer.model.news.parameters():

@@ -10,7 +10,7 @@ from speedyfeed.errors import InputError
 
 def filled(dtype: str = "fp32") -> NewsCache:
     """News 1, 2 and 4 of five written, at steps 3, 3 and 8."""
-    cache = NewsCache(num_news=5, dim=2, dtype=dtype)
+    cache = NewsCache(num_news=5, width=2, dtype=dtype)
     cache.write(torch.tensor([2, 1]), torch.tensor([[0.2, 2.0], [0.1, 1.0]]), step=3)
     cache.write(torch.tensor([4]), torch.tensor([[0.4, 4.0]]), step=8)
     return cache
@@ -48,14 +48,14 @@ def test_what_is_read_has_no_gradient_and_is_a_copy() -> None:
     cache.write(torch.tensor([5]), rows * 2, step=9)
     read = cache.read(torch.tensor([5]))
     assert not read.requires_grad
-    assert not cache.rows_VD.requires_grad
+    assert not cache.rows_VH.requires_grad
     read.fill_(7.0)
     assert cache.read(torch.tensor([5])).tolist() == [[2.0, 2.0]]
 
 
 def test_bf16_rounds_rows_and_halves_their_size() -> None:
     whole, half = filled(), filled("bf16")
-    assert half.rows_VD.nbytes * 2 == whole.rows_VD.nbytes
+    assert half.rows_VH.nbytes * 2 == whole.rows_VH.nbytes
     ids = torch.tensor([1, 2, 4])
     assert half.read(ids).dtype == torch.float32
     torch.testing.assert_close(half.read(ids), whole.read(ids).bfloat16().float(), rtol=0, atol=0)
@@ -66,7 +66,7 @@ def test_bf16_rounds_rows_and_halves_their_size() -> None:
 def test_a_saved_cache_loads_as_it_was(tmp_path: Path, dtype: str) -> None:
     cache = filled(dtype)
     save_file(cache.export(), tmp_path / "cache.safetensors")
-    again = NewsCache(num_news=5, dim=2, dtype=dtype)
+    again = NewsCache(num_news=5, width=2, dtype=dtype)
     again.write(torch.tensor([5]), torch.ones(1, 2), step=1)  # to be forgotten
     again.load(load_file(tmp_path / "cache.safetensors"))
     assert torch.equal(again.stamps_V, cache.stamps_V)
@@ -84,7 +84,7 @@ def test_old_rows_are_left_out_of_an_export() -> None:
     }
     assert cache.export(since=8)["ids"].tolist() == [4]
     assert cache.export(since=9)["ids"].tolist() == []
-    fresh = NewsCache(num_news=5, dim=2)
+    fresh = NewsCache(num_news=5, width=2)
     fresh.load(exported)
     assert fresh.checksum(since=4) == cache.checksum(since=4)
     assert fresh.checksum() != cache.checksum()
@@ -97,7 +97,7 @@ def test_before_gamma_steps_everything_written_is_exported() -> None:
 def test_the_checksum_tells_rows_stamps_and_places_apart() -> None:
     caches = []
     for news, value, step in ((1, 1.0, 3), (2, 1.0, 3), (1, 1.5, 3), (1, 1.0, 4)):
-        cache = NewsCache(num_news=5, dim=2)
+        cache = NewsCache(num_news=5, width=2)
         cache.write(torch.tensor([news]), torch.full((1, 2), value), step=step)
         caches.append(cache.checksum())
     assert len(set(caches)) == 4
@@ -107,10 +107,10 @@ def test_the_checksum_tells_rows_stamps_and_places_apart() -> None:
 def test_a_cache_of_other_settings_is_refused() -> None:
     exported = filled().export()
     with pytest.raises(InputError, match=r"rows of 2 x torch.float32, expected 2 x torch.bfloat16"):
-        NewsCache(num_news=5, dim=2, dtype="bf16").load(exported)
+        NewsCache(num_news=5, width=2, dtype="bf16").load(exported)
     with pytest.raises(InputError, match="expected 3 x"):
-        NewsCache(num_news=5, dim=3).load(exported)
+        NewsCache(num_news=5, width=3).load(exported)
     with pytest.raises(InputError, match="knows news 4, expected at most 3"):
-        NewsCache(num_news=3, dim=2).load(exported)
+        NewsCache(num_news=3, width=2).load(exported)
     with pytest.raises(InputError, match="no cache type 'fp8': choose fp32 or bf16"):
-        NewsCache(num_news=5, dim=2, dtype="fp8")
+        NewsCache(num_news=5, width=2, dtype="fp8")

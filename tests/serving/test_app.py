@@ -392,10 +392,10 @@ def test_reload_while_another_is_under_way(service, monkeypatch):
     entered, leave = threading.Event(), threading.Event()
     real = service_module.open_feed
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         entered.set()
         leave.wait(60)
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(service_module, "open_feed", slow)
     with client_of(service) as client:

@@ -39,12 +39,13 @@ def watch_drift(trainer: Trainer, batch: Batch) -> None:
     assert trainer.cache is not None
     ids = batch.read_R[:: -(-len(batch.read_R) // NEWS_PER_LOOK)]
     ids_R = torch.from_numpy(ids.astype(np.int64))
-    cached_RD = trainer.cache.read(ids_R)
+    cached_RH = trainer.cache.read(ids_R).to(trainer.device)
     trainer.model.eval()
     with torch.no_grad(), trainer.precision.autocast():
         now = trainer.workflow(_encoding(batch, ids)).merged
-    assert torch.equal(now.encoded_E, ids_R)
-    cosines = torch.nn.functional.cosine_similarity(cached_RD, now.encoded_ED.float().cpu())
+        assert torch.equal(now.encoded_E, ids_R)
+        then_RD, now_RD = (trainer.model.news.finish(rows, None).float() for rows in (cached_RH, now.encoded_EH))
+    cosines = torch.nn.functional.cosine_similarity(then_RD, now_RD)
     steps = batch.step - trainer.cache.stamps_V[ids_R].float()
     look = {"step": batch.step, "cosine": float(cosines.mean()), "steps": float(steps.mean())}
     with open(trainer.run.path / DRIFT, "a", encoding="utf-8") as file:

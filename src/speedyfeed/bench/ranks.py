@@ -160,7 +160,7 @@ def measure_rank(config: RanksBenchConfig, folder: Path, ranks: Ranks) -> WorldF
         news=news,
         tokens=float(np.mean([batch.num_tokens for batch in batches])),
         token_imbalance=max(_imbalance(lengths_V[batch.encode_E], ranks.world) for batch in batches),
-        row_bytes=FLOAT_BYTES * trainer.model.news.dim * news,
+        row_bytes=FLOAT_BYTES * trainer.model.news.width * news,
         gradient_bytes=FLOAT_BYTES * sum(parameter.numel() for parameter in parameters),
         gradient_seconds=_time(ranks, lambda: ranks.add_gradients(parameters)),
         message_seconds=_time(ranks, ranks.wait),

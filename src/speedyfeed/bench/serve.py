@@ -31,6 +31,7 @@ from speedyfeed.models.recommender import Recommender, RecommenderConfig
 
 TOPICS = 20
 CONNECTIONS = 32
+WRITERS = 2
 INGEST_BATCH = 32
 HISTORY = 20
 
@@ -117,11 +118,11 @@ async def _load(
         await recommend()
     alone = await _at_rate(recommend, config)
     done = asyncio.Event()
-    ingesting = asyncio.create_task(_ingest(port, texts, done))
+    ingesting = asyncio.gather(*(_ingest(port, f"writer-{number}", texts, done) for number in range(WRITERS)))
     start = time.perf_counter()
     busy = await _at_rate(recommend, config)
     done.set()
-    ingested = await ingesting
+    ingested = sum(await ingesting)
     return alone, busy, ingested, time.perf_counter() - start
 
 
@@ -150,13 +151,13 @@ async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchCon
     )
 
 
-async def _ingest(port: int, texts: list[dict[str, str]], done: asyncio.Event) -> int:
-    """Add news, one batch after the other; how many were acknowledged."""
+async def _ingest(port: int, name: str, texts: list[dict[str, str]], done: asyncio.Event) -> int:
+    """Add news as one of several writers, one batch after the other; how many were acknowledged."""
     client = await _Client.connect(port)
     added = 0
     while not done.is_set():
         batch = [texts[(added + number) % len(texts)] for number in range(INGEST_BATCH)]
-        named = [one | {"news_id": f"new-{added + number}"} for number, one in enumerate(batch)]
+        named = [one | {"news_id": f"{name}-{added + number}"} for number, one in enumerate(batch)]
         if await client.post("/v1/news", {"news": named}) != 201:
             raise InputError("the service refused news; see its messages above")
         added += len(named)

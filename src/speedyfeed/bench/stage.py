@@ -25,8 +25,8 @@ class Stage:
         self.trainer = Trainer(start_run(scratch, run, store), store)
         cache = self.trainer.cache
         if cache is not None:
-            rows_VD = torch.nn.functional.normalize(torch.randn(cache.rows_VD[1:].shape), dim=1)
-            cache.write(torch.arange(1, len(cache.rows_VD)), rows_VD, step=0)
+            rows_VH = torch.nn.functional.normalize(torch.randn(cache.rows_VH[1:].shape), dim=1)
+            cache.write(torch.arange(1, len(cache.rows_VH)), rows_VH, step=0)
 
     def time_step(self, batch: Batch) -> float:
         """Seconds of a training step."""

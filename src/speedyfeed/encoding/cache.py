@@ -1,7 +1,7 @@
-"""The cache: embeddings of news encoded in earlier steps, and the step that wrote each.
+"""The cache: what was read from news in earlier steps, and the step that read each.
 
-A row per news in host memory, so its size is news x width x 4 bytes (2 in bf16): 100,000 news of width 256 take
-100 MB, paged in as they are written. Which rows a step reads is decided by the plan, ahead of time and from step
+A row per news in host memory, so its size is news x width x 4 bytes (2 in bf16): 100,000 news of width 384 take
+150 MB, paged in as they are written. Which rows a step reads is decided by the plan, ahead of time and from step
 numbers alone; the cache holds values, answers, and refuses what the plan should never ask.
 """
 
@@ -21,12 +21,12 @@ class NewsCache:
     """Rows and stamps of all news; row 0 is padding and stays empty."""
 
     def __init__(
-        self, *, num_news: int, dim: int, dtype: str = "fp32", zeros: Callable[..., Tensor] = torch.zeros
+        self, *, num_news: int, width: int, dtype: str = "fp32", zeros: Callable[..., Tensor] = torch.zeros
     ) -> None:
         """`zeros` makes the memory: one copy for all processes of a host, where they share it."""
         if dtype not in CACHE_TYPES:
             raise InputError(f"no cache type {dtype!r}: choose {' or '.join(CACHE_TYPES)}")
-        self.rows_VD = zeros(num_news + 1, dim, dtype=CACHE_TYPES[dtype])
+        self.rows_VH = zeros(num_news + 1, width, dtype=CACHE_TYPES[dtype])
         self.stamps_V = zeros(num_news + 1, dtype=torch.int32).fill_(NEVER)
         """The step that wrote each row, -1 where none did."""
 
@@ -34,28 +34,28 @@ class NewsCache:
         """Rows as float32 in host memory, without gradient."""
         unwritten = ids_R[self.stamps_V[ids_R] == NEVER]
         assert not len(unwritten), f"news {unwritten[:5].tolist()} read before they were written"
-        return self.rows_VD[ids_R].float()
+        return self.rows_VH[ids_R].float()
 
-    def write(self, ids_E: Tensor, rows_ED: Tensor, step: int) -> None:
+    def write(self, ids_E: Tensor, rows_EH: Tensor, step: int) -> None:
         """Keep what `step` encoded, rows and stamps together; call it when the step is done."""
-        assert rows_ED.shape == (len(ids_E), self.rows_VD.size(1)), (rows_ED.shape, len(ids_E))
+        assert rows_EH.shape == (len(ids_E), self.rows_VH.size(1)), (rows_EH.shape, len(ids_E))
         assert step >= 0
         assert (ids_E > 0).all(), "padding has no row"
-        self.rows_VD[ids_E] = rows_ED.detach().to("cpu", self.rows_VD.dtype)
+        self.rows_VH[ids_E] = rows_EH.detach().to("cpu", self.rows_VH.dtype)
         self.stamps_V[ids_E] = step
 
     def export(self, since: int = 0) -> dict[str, Tensor]:
         """Rows written at step `since` or later, by name, to be saved; older ones no plan will read again."""
         ids = (self.stamps_V >= max(since, 0)).nonzero().squeeze(1)
-        return {"ids": ids, "stamps": self.stamps_V[ids], "rows": self.rows_VD[ids]}
+        return {"ids": ids, "stamps": self.stamps_V[ids], "rows": self.rows_VH[ids]}
 
     def load(self, exported: dict[str, Tensor]) -> None:
         """Take over what was exported, and forget everything else."""
         ids, stamps, rows = exported["ids"], exported["stamps"], exported["rows"]
-        if rows.dtype != self.rows_VD.dtype or rows.shape[1:] != self.rows_VD.shape[1:]:
+        if rows.dtype != self.rows_VH.dtype or rows.shape[1:] != self.rows_VH.shape[1:]:
             raise InputError(
-                f"the saved cache has rows of {rows.size(1)} x {rows.dtype}, expected {self.rows_VD.size(1)} x "
-                f"{self.rows_VD.dtype}; go on with the settings it was saved with"
+                f"the saved cache has rows of {rows.size(1)} x {rows.dtype}, expected {self.rows_VH.size(1)} x "
+                f"{self.rows_VH.dtype}; go on with the settings it was saved with"
             )
         if len(ids) and int(ids.max()) >= len(self.stamps_V):
             raise InputError(
@@ -64,7 +64,7 @@ class NewsCache:
             )
         self.stamps_V.fill_(NEVER)
         self.stamps_V[ids] = stamps
-        self.rows_VD[ids] = rows
+        self.rows_VH[ids] = rows
 
     def checksum(self, since: int = 0) -> str:
         """The same for the same rows and stamps, written at step `since` or later; costs a pass over them."""

@@ -1,6 +1,9 @@
 """Centralized encoding: the distinct news of a batch, each encoded once or read from the cache.
 
-    ids of a batch --gather--> merged_M --encode, read--> news_MD --dispatch--> clicks_BLD
+    ids of a batch --gather--> merged_M --read, or cached--> news_MH --finish--> news_MD --dispatch--> clicks_BLD
+
+What is cached is what the encoder reads from a text, nearly all of the work. The last layer, from there to the
+embedding, is computed for every news of the batch and learns from all of them.
 
 Padding is position 0, a vector of zeros that costs nothing. Tokens are fetched only for the news to be encoded.
 """
@@ -21,11 +24,12 @@ Ids = Tensor | NDArray[np.integer]
 
 
 class NewsEncoder(Protocol):
-    """Packed news in, one embedding each out; of no news, none."""
+    """Packed news in, one embedding each out, in two steps; of no news, none."""
 
-    dim: int
+    def read(self, news: PackedNews, /) -> Tensor:
+        """news_MH"""
 
-    def __call__(self, news: PackedNews, /) -> Tensor:
+    def finish(self, news_MH: Tensor, categories_M: Tensor | None, /) -> Tensor:
         """news_MD"""
 
 
@@ -40,8 +44,8 @@ class MergedNews:
     history_BL: Tensor
     negatives_BLN: Tensor
     encoded_E: Tensor
-    """Ids of what was encoded, and `encoded_ED` its rows without gradient: to be cached after the step."""
-    encoded_ED: Tensor
+    """Ids of what was encoded, and `encoded_EH` what was read, without gradient: to be cached after the step."""
+    encoded_EH: Tensor
 
 
 def gather(*groups: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -84,20 +88,27 @@ def encode_merged(
     encode, read = ids[:2]
     assert len(merged_M) == 1 + len(encode) + len(read), "the plan leaves out news of the batch, or has some twice"
 
-    encoded_ED = encoder(news.select(encode)).float()
-    device = encoded_ED.device
-    news_MD = encoded_ED.new_zeros(len(merged_M), encoded_ED.size(1)).index_copy(0, place_E.to(device), encoded_ED)
+    encoded_EH = encoder.read(news.select(encode)).float()
+    device = encoded_EH.device
+    news_MH = encoded_EH.new_zeros(len(merged_M), encoded_EH.size(1)).index_copy(0, place_E.to(device), encoded_EH)
     if len(read):
         assert cache is not None, "the plan reads from a cache, but there is none"
-        news_MD = news_MD.index_copy(0, place_R.to(device), cache.read(read).to(device))
+        news_MH = news_MH.index_copy(0, place_R.to(device), cache.read(read).to(device))
     return MergedNews(
         ids_M=merged_M,
-        news_MD=news_MD,
+        news_MD=finish_rows(encoder, news_MH, news, merged_M),
         history_BL=history.to(device),
         negatives_BLN=negatives.to(device),
         encoded_E=encode,
-        encoded_ED=encoded_ED.detach(),
+        encoded_EH=encoded_EH.detach(),
     )
+
+
+def finish_rows(encoder: NewsEncoder, news_MH: Tensor, news: PackedNews, ids_M: Tensor) -> Tensor:
+    """news_MD in float32; the first row is padding and stays zero."""
+    categories_M = None if news.categories_M is None else news.categories_M[ids_M[1:]]
+    finished_MD = encoder.finish(news_MH[1:], categories_M).float()
+    return nn.functional.pad(finished_MD, (0, 0, 1, 0))
 
 
 def _as_tensors(*groups: Ids) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder
+from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, finish_rows
 from speedyfeed.models.packed import PackedNews
 
 
@@ -40,13 +40,13 @@ def encode_places(
     if readers_B is not None:
         rows = [readers_B.repeat_interleave(group[0].numel()) for group in groups]
         chosen = replace(chosen, readers_M=torch.cat(rows)[encode])
-    encoded_ED = encoder(chosen).float()
-    device = encoded_ED.device
-    news_MD = encoded_ED.new_zeros(1 + len(ids_P), encoded_ED.size(1))
-    news_MD = news_MD.index_copy(0, 1 + encode.to(device), encoded_ED)
+    encoded_EH = encoder.read(chosen).float()
+    device = encoded_EH.device
+    news_MH = encoded_EH.new_zeros(1 + len(ids_P), encoded_EH.size(1))
+    news_MH = news_MH.index_copy(0, 1 + encode.to(device), encoded_EH)
     if len(read):
         assert cache is not None, "the plan reads from a cache, but there is none"
-        news_MD = news_MD.index_copy(0, 1 + read.to(device), cache.read(ids_P[read]).to(device))
+        news_MH = news_MH.index_copy(0, 1 + read.to(device), cache.read(ids_P[read]).to(device))
 
     position_P = torch.where(ids_P == PAD_NEWS, 0, torch.arange(1, len(ids_P) + 1))
     history, negatives = (
@@ -55,11 +55,12 @@ def encode_places(
     )
     fresh_E, first_E = np.unique(ids_P[encode].numpy(), return_index=True)
     is_news_E = fresh_E != PAD_NEWS
+    ids_M = torch.cat([torch.tensor([PAD_NEWS]), ids_P])
     return MergedNews(
-        ids_M=torch.cat([torch.tensor([PAD_NEWS]), ids_P]),
-        news_MD=news_MD,
+        ids_M=ids_M,
+        news_MD=finish_rows(encoder, news_MH, news, ids_M),
         history_BL=history,
         negatives_BLN=negatives,
         encoded_E=torch.from_numpy(fresh_E[is_news_E]),
-        encoded_ED=encoded_ED.detach()[torch.from_numpy(first_E[is_news_E]).to(device)],
+        encoded_EH=encoded_EH.detach()[torch.from_numpy(first_E[is_news_E]).to(device)],
     )

@@ -144,6 +144,8 @@ class HnswConfig:
     """News weighed when one is added (efConstruction)."""
     expansion_search: int = 400
     """News weighed by a search in each graph (ef); k if that is more."""
+    numbers: str = "f32"
+    """Number format in the graphs: f32, or bf16, twice as fast and half as large, with scores rounded."""
 
 
 class HnswIndex:
@@ -166,7 +168,7 @@ class HnswIndex:
             Graph(
                 ndim=width,
                 metric="ip",  # distance is 1 - inner product
-                dtype="f32",
+                dtype=config.numbers,
                 connectivity=config.connectivity,
                 expansion_add=config.expansion_add,
                 expansion_search=config.expansion_search,

@@ -31,10 +31,12 @@ class Start:
 
 
 class NewsModule(nn.Module):
-    """Packed news in, one embedding each out: `finish(read(news), news)`."""
+    """Packed news in, one embedding each out: `finish(read(news), categories)`."""
 
     dim: int
     """Width of a news embedding."""
+    width: int
+    """Width of what `read` gives."""
     segment_length: int
     """Tokens of the longest segment of plain texts."""
     num_tokens: int
@@ -53,14 +55,14 @@ class NewsModule(nn.Module):
 
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD"""
-        return self.finish(self.read(news), news)
+        return self.finish(self.read(news), news.categories_M)
 
     def read(self, news: PackedNews) -> Tensor:
-        """news_MH: what it makes of the texts; nearly all the work."""
+        """news_MH: what it makes of the texts; nearly all the work, and what a cache keeps."""
         raise NotImplementedError
 
-    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
-        """news_MD"""
+    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
+        """news_MD; cheap, and learned from by every news of a batch, cached ones too."""
         raise NotImplementedError
 
     @property

@@ -92,7 +92,7 @@ class NewsEncoder(NewsModule):
             )
         if config.checkpointing:
             self.encoder.gradient_checkpointing_enable({"use_reentrant": False})
-        width: int = self.encoder.config.hidden_size
+        self.width = width = self.encoder.config.hidden_size
         embedding = self.encoder.get_input_embeddings()
         assert isinstance(embedding, nn.Embedding)
         self.frequency = nn.Embedding(NUM_FREQUENCIES, embedding.embedding_dim)
@@ -119,13 +119,13 @@ class NewsEncoder(NewsModule):
         news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
         return news_MH
 
-    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
+    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
         """news_MD"""
         news_MD: Tensor = self.project(news_MH)
         if self.config.normalize:
             news_MD = nn.functional.normalize(news_MD, dim=1)
-        if self.category is not None and news.categories_M is not None:
-            news_MD = news_MD + self.category(news.categories_M.to(news_MD.device).long())
+        if self.category is not None and categories_M is not None:
+            news_MD = news_MD + self.category(categories_M.to(news_MD.device).long())
             if self.config.normalize:
                 news_MD = nn.functional.normalize(news_MD, dim=1)
         return news_MD

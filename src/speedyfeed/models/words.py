@@ -56,7 +56,7 @@ class WordNewsEncoder(NewsModule):
         self.drop = nn.Dropout(config.dropout)
         self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
         self.shift = nn.Parameter(torch.zeros(dim))
-        self.dim = dim
+        self.dim = self.width = dim
         self.segment_length = config.segment_length
         self.num_tokens = len(tokenizer)
         self.joins = self.words.joins
@@ -71,7 +71,7 @@ class WordNewsEncoder(NewsModule):
         owners_K = torch.cat([text.owners_K for text in texts])
         return self.words.combine(segments_KD, owners_K, news)
 
-    def finish(self, news_MH: Tensor, news: PackedNews) -> Tensor:
+    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
         """news_MD"""
         return news_MH + self.shift
 

@@ -57,7 +57,9 @@ class GraphConfig:
 
     graphs_from: int = 20_000
     """With less news than this when the feed is opened, every search is exact."""
-    graphs: HnswConfig = field(default_factory=lambda: HnswConfig(connectivity=16, expansion_search=96))
+    graphs: HnswConfig = field(
+        default_factory=lambda: HnswConfig(connectivity=16, expansion_search=96, numbers="bf16")
+    )
 
 
 class Shelf:
@@ -174,10 +176,9 @@ class Shelf:
 
     def _search_graphs(self, index: HnswIndex, query_D: Embeddings, k: int, wanted: Wanted) -> Found:
         with self._lock:
-            found = index.search(query_D[None], k + len(wanted.without))
-        rows, scores = found.ids[0] - 1, found.scores[0]
+            rows = index.search(query_D[None], k + len(wanted.without)).ids[0] - 1
         kept = np.array([row >= 0 and row not in wanted.without for row in rows.tolist()], bool)
-        return Found(rows=rows[kept][:k], scores=scores[kept][:k])
+        return _best(rows[kept], self._embeddings[rows[kept]] @ query_D, k)  # the graphs' own scores are rounded
 
     def _search_all(self, query_D: Embeddings, k: int, wanted: Wanted, among: Rows | None = None) -> Found:
         allowed = self._allowed(wanted, len(self._is_alive))

@@ -56,22 +56,21 @@ def share_of(part: Batch, whole: Batch, no_pool_weight: float) -> Share:
 
 
 class ShareEncoder:
-    """Encodes news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
+    """Reads news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
 
     def __init__(self, encoder: NewsModule, ranks: Ranks) -> None:
-        self.dim = encoder.dim
+        self.finish = encoder.finish
         self._encoder = encoder
         self._ranks = ranks
 
-    def __call__(self, news: PackedNews) -> Tensor:
-        """news_MD; all ranks must give the same news."""
+    def read(self, news: PackedNews) -> Tensor:
+        """news_MH; all ranks must give the same news."""
         if not len(news):  # all are cached: there is nothing to tell
-            rows_MD: Tensor = self._encoder(news)
-            return rows_MD
+            return self._encoder.read(news)
         shares = deal(news.lengths_M.numpy(), self._ranks.world)
-        own_ND = self._encoder(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
-        rows_MD = self._ranks.gather_rows(own_ND, [len(share) for share in shares])
-        return rows_MD[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MD.device)]
+        own_NH = self._encoder.read(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
+        rows_MH = self._ranks.gather_rows(own_NH, [len(share) for share in shares])
+        return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 
 
 def encode_all(encoder: NewsModule, news: PackedNews, ranks: Ranks, *, report: Report = silent) -> Tensor:

@@ -81,7 +81,7 @@ class Trainer:
         self.cache = (
             NewsCache(
                 num_news=store.num_news,
-                dim=self.model.news.dim,
+                width=self.model.news.width,
                 dtype=config.train.cache_type,
                 zeros=ranks.zeros_on_host,
             )
@@ -113,7 +113,7 @@ class Trainer:
         with self.precision.autocast():
             learned = self.workflow(batch)
         if self.cache is not None and self.ranks.is_writer:
-            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_ED, batch.step)
+            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_EH, batch.step)
         # No rank is past this before all have come here: what was written above is there when the next step reads.
         value = self.ranks.sum(float(learned.loss.detach()))
         if not math.isfinite(value):
@@ -172,7 +172,7 @@ class Trainer:
         assert self.validation is not None
         self.model.train(False)
         self.model.news.begin(start, sample_MH)
-        news_MD = self.model.news.finish(shown_MH.to(self.device), shown).float().cpu()
+        news_MD = self.model.news.finish(shown_MH.to(self.device), shown.categories_M).float().cpu()
         return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
