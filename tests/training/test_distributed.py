@@ -50,8 +50,8 @@ def take_steps(ranks, path, config, store, num_steps):
     """What some steps learned, and what each cost."""
     ranks.first(lambda: start_run(path, config, store))
     trainer = Trainer(open_run(path), store, ranks)
-    encoded, forward = [], trainer.model.news.forward
-    trainer.model.news.forward = lambda news: encoded.append(news) or forward(news)
+    encoded, read = [], trainer.model.news.read
+    trainer.model.news.read = lambda news: encoded.append(news) or read(news)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     losses, batches = [], []
     with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch) as loader:
@@ -146,7 +146,7 @@ def test_caches_that_differ_are_noticed(store, calm, tmp_path):
     def differ(ranks):
         ranks.first(lambda: start_run(tmp_path / "run", calm, store))
         trainer = Trainer(open_run(tmp_path / "run"), store, ranks)
-        trainer.cache.write(torch.tensor([3]), torch.full((1, 16), float(ranks.rank)), 0)
+        trainer.cache.write(torch.tensor([3]), torch.full((1, trainer.model.news.width), float(ranks.rank)), 0)
         trainer.check_cache(1)
 
     with pytest.raises(RuntimeError, match="caches of the hosts differ at step 1"):

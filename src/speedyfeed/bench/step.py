@@ -24,6 +24,7 @@ from speedyfeed.bench.harness import now, table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.speedup import SpeedupConfig, our_run
 from speedyfeed.bench.stage import Stage
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import progress_bars
 from speedyfeed.training.trainer import Trainer
 
@@ -104,7 +105,7 @@ def measure(config: StepConfig) -> StepFigures:
 class Stopwatch:
     """Tells the parts of a trainer's steps apart, by hooks where one ends and the next begins.
 
-        gather | encoder forward | user model and loss, forward and backward | encoder backward | update | cache
+        gather | encoder forward | last layer, user model, loss, forward and backward | encoder backward | update
 
     Every moment belongs to one part. The encoder's backward pass lasts until the last of its parameters has its
     gradient; nothing else of the model comes after it.
@@ -116,8 +117,7 @@ class Stopwatch:
         self._part = UPDATE
         self._since = self._last_gradient = now()
         encoder, cache = trainer.model.news, trainer.cache
-        encoder.register_forward_pre_hook(lambda *_: self.go_on(FORWARD))
-        encoder.register_forward_hook(self._leave_encoder)
+        encoder.read = self._reading(encoder.read)  # type: ignore[assignment,method-assign]
         for parameter in encoder.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._note_gradient)
@@ -138,10 +138,18 @@ class Stopwatch:
         self.seconds[self._part] += moment - self._since
         self._part, self._since = part, moment
 
-    def _leave_encoder(self, module: object, args: object, news_MD: Tensor) -> None:
-        self.go_on(USER)
-        if news_MD.requires_grad:
-            news_MD.register_hook(lambda gradient: self.go_on(BACKWARD))
+    def _reading(self, read: Callable[[PackedNews], Tensor]) -> Callable[[PackedNews], Tensor]:
+        """The same, on the encoder's account, backward pass included."""
+
+        def timed(news: PackedNews) -> Tensor:
+            self.go_on(FORWARD)
+            news_MH = read(news)
+            self.go_on(USER)
+            if news_MH.requires_grad:
+                news_MH.register_hook(lambda gradient: self.go_on(BACKWARD))
+            return news_MH
+
+        return timed
 
     def _note_gradient(self, parameter: Tensor) -> None:
         self._last_gradient = now()

@@ -21,6 +21,7 @@ from speedyfeed.serving.journal import News
 Rows = NDArray[np.int64]
 Embeddings = NDArray[np.float32]
 
+SPARE = 16  # more than are asked for: graphs round scores, so the last of them may be in the wrong order
 ADDED_TOGETHER = 8  # into the graphs, which nobody can search meanwhile
 
 
@@ -176,9 +177,9 @@ class Shelf:
 
     def _search_graphs(self, index: HnswIndex, query_D: Embeddings, k: int, wanted: Wanted) -> Found:
         with self._lock:
-            rows = index.search(query_D[None], k + len(wanted.without)).ids[0] - 1
+            rows = index.search(query_D[None], k + len(wanted.without) + SPARE).ids[0] - 1
         kept = np.array([row >= 0 and row not in wanted.without for row in rows.tolist()], bool)
-        return _best(rows[kept], self._embeddings[rows[kept]] @ query_D, k)  # the graphs' own scores are rounded
+        return _best(rows[kept], self._embeddings[rows[kept]] @ query_D, k)
 
     def _search_all(self, query_D: Embeddings, k: int, wanted: Wanted, among: Rows | None = None) -> Found:
         allowed = self._allowed(wanted, len(self._is_alive))
