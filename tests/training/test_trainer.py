@@ -190,6 +190,13 @@ def test_a_store_that_changed_is_refused(store, config, tmp_path):
         train(run, open_store(store.path))
 
 
+def test_a_store_of_another_tokenizer_is_refused(store, config, tmp_path, monkeypatch):
+    run = start_run(tmp_path / "run", config, store)
+    monkeypatch.setitem(store.manifest["settings"], "tokenizer", "another")
+    with pytest.raises(InputError, match="holds tokens of encoder 'minilm', and those of .* are others; prepare"):
+        Trainer(run, store)
+
+
 def test_a_folder_with_a_run_is_not_started_again(store, config, tmp_path):
     start_run(tmp_path / "run", config, store)
     with pytest.raises(InputError, match="--resume"):

@@ -133,20 +133,19 @@ def tables(figures: CacheFigures) -> str:
 
 def draw(figures: CacheFigures, folder: Path) -> list[Path]:
     """AUC against gamma 0 with its interval, and what is saved."""
-    figure, (quality, time) = new_figures(["AUC against no cache", "Time to learn the same clicks"])
+    figure, (quality, speed) = new_figures(["AUC against no cache", "Clicks learned in a second"])
     gammas = [str(row.gamma) for row in figures.rows]
     means = np.array([row.difference.mean for row in figures.rows])
     bounds = np.array([row.difference.ci95 for row in figures.rows])
     quality.errorbar(gammas, means, np.abs(bounds.T - means), fmt="o", color=DARK, capsize=6)
     quality.axhline(0, color="0.4", linewidth=1.5, linestyle="--")
     quality.set_ylabel("difference of AUC, 95% interval")
-    time.bar(gammas, [row.minutes.mean or 0.0 for row in figures.rows], color=ACCENT, width=0.6)
+    speeds = [row.clicks_per_second.mean or 0.0 for row in figures.rows]
+    speed.bar(gammas, speeds, color=ACCENT, width=0.6)
     for place, row in enumerate(figures.rows):
         if row.hit_rate.mean:
-            time.annotate(
-                f"{row.hit_rate.mean:.0%} read", (place, row.minutes.mean or 0.0), ha="center", va="bottom"
-            )
-    time.set_ylabel("minutes")
-    for ax in (quality, time):
+            speed.annotate(f"{row.hit_rate.mean:.0%} read", (place, speeds[place]), ha="center", va="bottom")
+    speed.set_ylabel("clicks a second")
+    for ax in (quality, speed):
         ax.set_xlabel("gamma: steps a cached embedding stays fresh")
     return [save(figure, folder / "cache.png")]

@@ -5,7 +5,6 @@ with the log, and a store exists only once all of it is written.
 """
 
 import dataclasses
-import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,16 +97,15 @@ def _prepare(
     *,
     is_to_learn: bool,
 ) -> Prepared:
-    from speedyfeed.models.names import load_tokenizer
+    from speedyfeed.models.names import checksum_of, load_tokenizer
 
     config = rules.config
     plm_tokenizer = load_tokenizer(config.plm)
     tokenizer = Tokenizer(plm_tokenizer, config.segment_tokens)
     settings = dataclasses.asdict(config) | {"format": logs.format, "fields": list(config.fields)}
-    vocabulary = hashlib.sha256(plm_tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     origin = {
         "store_version": STORE_VERSION,
-        "settings": settings | {"tokenizer": vocabulary},
+        "settings": settings | {"tokenizer": checksum_of(plm_tokenizer)},
         "inputs": _fingerprint(logs, logs_path, report),
     }
     if store_path.is_dir() and any(store_path.iterdir()):

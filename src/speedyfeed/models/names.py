@@ -8,6 +8,7 @@ half:NAME       half the layers and half the width of NAME
 last:NAME       NAME with only its last layer trained
 """
 
+import hashlib
 import importlib.util
 import socket
 from dataclasses import dataclass
@@ -79,6 +80,11 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
     return tokenizer
+
+
+def checksum_of(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """The same for tokenizers that make the same tokens."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 @cache

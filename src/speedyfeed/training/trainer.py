@@ -24,7 +24,7 @@ from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import Start
 from speedyfeed.models.known import UNKNOWN
-from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.names import checksum_of, load_tokenizer
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
@@ -238,7 +238,13 @@ class Trainer:
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
-    tokenizer = load_tokenizer(str(store.path / WORDS)) if config.reads_words else None
+    tokenizer = load_tokenizer(str(store.path / WORDS) if config.reads_words else config.news.encoder)
+    settings = store.manifest["settings"]
+    if not config.reads_words and checksum_of(tokenizer) != settings["tokenizer"]:
+        raise InputError(
+            f"{store.path}: holds tokens of encoder {settings['plm']!r}, and those of {config.news.encoder!r} are "
+            f"others; prepare the log again with --plm {config.news.encoder}"
+        )
     return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
 
 
