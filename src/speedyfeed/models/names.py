@@ -8,6 +8,7 @@ half:NAME       half the layers and half the width of NAME
 last:NAME       NAME with only its last layer trained
 """
 
+import copy
 import hashlib
 import importlib.util
 import socket
@@ -83,8 +84,11 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
 
 
 def checksum_of(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """The same for tokenizers that make the same tokens."""
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    """The same for tokenizers that make the same tokens, whatever they were last told to cut or to pad."""
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    return hashlib.sha256(backend.to_str().encode()).hexdigest()
 
 
 @cache
