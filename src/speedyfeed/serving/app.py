@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page"
 MAX_WAITING_WRITES = 32
+MAX_WAITING_READS = 256
 MAX_MAP = 2000
 T = TypeVar("T")
 
@@ -78,12 +79,14 @@ def build_app(
     Gauge("speedyfeed_news", "News that can be recommended.", registry=metrics.registry).set_function(
         lambda: len(service.feed.shelf) if service.is_open else 0
     )
-    writers = _Writers()
+    writers = _Threads("write", 4, MAX_WAITING_WRITES)
+    readers = _Threads("recommendation", 8, MAX_WAITING_READS)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         writers.close()
+        readers.close()
 
     app = FastAPI(
         title="SpeedyFeed",
@@ -127,7 +130,7 @@ def build_app(
             return RecommendAnswer.from_answer(feed.recommend(query, embeddings)).model_dump_json()
 
         # As text: the framework would check an answer that is right by construction, on the event loop.
-        return Response(await run_in_threadpool(answer), media_type="application/json")
+        return Response(await readers.run(answer), media_type="application/json")
 
     @app.get("/v1/news/{news_id}", responses=_PROBLEMS | _NOT_FOUND, tags=["read"])
     async def get_news(news_id: str, feed: OpenFeed) -> NewsAnswer:
@@ -221,16 +224,18 @@ def build_app(
     return app
 
 
-class _Writers:
-    """Threads for writes, apart from those that answer reads; a queue that refuses when it is long."""
+class _Threads:
+    """Threads for one kind of work, and a queue that refuses when it is long."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="write")
+    def __init__(self, name: str, num_threads: int, max_waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+        self._name = name
+        self._max_waiting = max_waiting
         self._waiting = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        if self._waiting >= MAX_WAITING_WRITES:
-            raise HTTPException(503, "Too many writes are waiting.", {"Retry-After": "1"})
+        if self._waiting >= self._max_waiting:
+            raise HTTPException(503, f"Too many {self._name}s are waiting.", {"Retry-After": "1"})
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
