@@ -124,13 +124,17 @@ def build_app(
         """The best news for a reader."""
         query = body.to_query()
         texts = [click for click in query.history if not isinstance(click, str)]
-        embeddings: Embeddings = await asyncio.wrap_future(feed.encode(texts))
+        embeddings: Embeddings | None = None
+        if texts:
+            embeddings = await asyncio.wrap_future(feed.encode(texts))
 
         def answer() -> str:
             return RecommendAnswer.from_answer(feed.recommend(query, embeddings)).model_dump_json()
 
         # As text: the framework would check an answer that is right by construction, on the event loop.
-        return Response(await readers.run(answer), media_type="application/json")
+        # While news are written a search may have to wait for them, and the event loop must not.
+        text = answer() if writers.is_idle and feed.is_quick(query) else await readers.run(answer)
+        return Response(text, media_type="application/json")
 
     @app.get("/v1/news/{news_id}", responses=_PROBLEMS | _NOT_FOUND, tags=["read"])
     async def get_news(news_id: str, feed: OpenFeed) -> NewsAnswer:
@@ -232,6 +236,11 @@ class _Threads:
         self._name = name
         self._max_waiting = max_waiting
         self._waiting = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._waiting == 0
 
     async def run(self, work: Callable[[], T]) -> T:
         if self._waiting >= self._max_waiting:

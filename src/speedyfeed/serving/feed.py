@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 Embeddings = NDArray[np.float32]
 
+QUICK_K, QUICK_CLICKS = 50, 100
+"""An answer of at most so many news, to at most so many clicks, may be quick."""
 REASONS = 2
 """Clicks named for each recommendation, at most."""
 
@@ -164,6 +166,11 @@ class Feed:
             clicks=places,
         )
 
+    def is_quick(self, query: Query) -> bool:
+        """Whether it is answered within some 2 ms; waking a thread for it, and being woken, takes as long."""
+        has_filter = bool(query.categories) or query.max_age_seconds is not None or query.popularity > 0
+        return not has_filter and query.k <= QUICK_K and len(query.history) <= QUICK_CLICKS
+
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
         """News that say about the same, by angle; None where there is no such news."""
         row = self.shelf.row(news_id)
@@ -228,19 +235,13 @@ class _Clicks:
 
     @classmethod
     def resolve(cls, history: Sequence[str | Text], texts: Embeddings, shelf: Shelf) -> "_Clicks":
-        rows, numbers, unknown = [], [], []
-        new = iter(texts)
-        for number, click in enumerate(history):
-            if not isinstance(click, str):
-                rows.append(next(new))
-            elif (row := shelf.row(click)) is not None:
-                rows.append(shelf.embeddings([row])[0])
-            else:
-                unknown.append(click)
-                continue
-            numbers.append(number)
-        embeddings = np.stack(rows) if rows else np.zeros((0, texts.shape[1]), np.float32)
-        return cls(embeddings=embeddings, numbers=numbers, unknown=unknown)
+        is_text = [not isinstance(click, str) for click in history]
+        rows = [shelf.row(click) if isinstance(click, str) else 0 for click in history]
+        embeddings = shelf.embeddings([row or 0 for row in rows])  # of row 0 where there is another or none
+        embeddings[is_text] = texts
+        numbers = [number for number, row in enumerate(rows) if row is not None]
+        unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
+        return cls(embeddings=embeddings[numbers], numbers=numbers, unknown=unknown)
 
 
 def open_feed(
