@@ -117,6 +117,23 @@ def test_every_user_encoder_can_be_served_and_explained(user):
     assert all((reason.attention is None) == (user == "gru") for reason in reasons)
 
 
+@pytest.mark.parametrize(
+    ("more", "is_quick"),
+    [
+        ({}, True),
+        ({"candidates": ["N1", "N2"], "exclude": ["N3"]}, True),
+        ({"k": 500}, False),
+        ({"exclude": ["N1"] * 1000}, False),
+        ({"candidates": ["N1"] * 1000}, False),
+        ({"categories": ["sports"]}, False),
+        ({"max_age_seconds": 60.0}, False),
+        ({"popularity": 0.5}, False),
+    ],
+)
+def test_what_may_take_long_is_not_quick(feed, more, is_quick):
+    assert feed.is_quick(Query(history=["N1"], **more)) is is_quick
+
+
 def test_the_map_has_every_kind_of_point_in_its_frame(feed):
     answer = feed.recommend(Query(history=HISTORY, k=9))
     places = [answer.reader, *answer.clicks, *(one.place for one in answer.ranked)]

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 Embeddings = NDArray[np.float32]
 
-QUICK_K, QUICK_CLICKS = 50, 100
-"""An answer of at most so many news, to at most so many clicks, may be quick."""
+QUICK_K, QUICK_IDS = 50, 200
+"""An answer of at most so many news, to a query that names at most so many, may be quick."""
 REASONS = 2
 """Clicks named for each recommendation, at most."""
 
@@ -169,7 +169,8 @@ class Feed:
     def is_quick(self, query: Query) -> bool:
         """Whether it is answered within some 2 ms; waking a thread for it, and being woken, takes as long."""
         has_filter = bool(query.categories) or query.max_age_seconds is not None or query.popularity > 0
-        return not has_filter and query.k <= QUICK_K and len(query.history) <= QUICK_CLICKS
+        num_ids = len(query.history) + len(query.exclude) + len(query.candidates or ())
+        return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
         """News that say about the same, by angle; None where there is no such news."""
