@@ -1,11 +1,12 @@
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.folders import new_folder
+from speedyfeed.folders import new_folder, remove_folder
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -40,3 +41,15 @@ def test_what_a_killed_process_left_is_removed_but_not_what_a_running_one_writes
     with new_folder(tmp_path / "made"):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"made", alive.name}
+
+
+def test_a_folder_is_never_half_removed(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("text")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before anything is gone
+        remove_folder(tmp_path / "one")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".removed-one", "two"]
+    remove_folder(tmp_path / "two")
+    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Folders and files that appear whole or not at all."""
+"""Folders and files that appear, and folders that go, whole or not at all."""
 
 import json
 import os
@@ -35,6 +35,18 @@ def new_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove it at once as far as others can see: killed on the way, a hidden rest stays, never half of `path`.
+
+    The next call beside it removes that rest too.
+    """
+    for leftover in path.parent.glob(".removed-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    hidden = path.with_name(f".removed-{path.name}")
+    path.replace(hidden)
+    shutil.rmtree(hidden)
 
 
 @contextmanager

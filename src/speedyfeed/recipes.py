@@ -16,7 +16,7 @@ CONVENTIONAL_SIZE = 32
 
 def speedy_mini() -> RunConfig:
     """MiniLM trained end to end, as Speed-Mini in the paper."""
-    return RunConfig(batch=BatchConfig(negatives=4, token_budget=4096, cache_draw="news", beta=0.05))
+    return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.2))
 
 
 def speedy_unilm() -> RunConfig:

@@ -9,7 +9,6 @@ Written beside its place and renamed when whole; no pickle anywhere.
 """
 
 import json
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from speedyfeed.batching.loader import LoaderState
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
-from speedyfeed.folders import new_folder, write_json
+from speedyfeed.folders import new_folder, remove_folder, write_json
 from speedyfeed.models.recommender import WEIGHTS, Recommender
 
 TRAINING = "training.safetensors"
@@ -123,7 +122,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints."""
     for path in checkpoints(folder)[:-keep]:
-        shutil.rmtree(path)
+        remove_folder(path)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

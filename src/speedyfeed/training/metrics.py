@@ -84,12 +84,16 @@ class MetricsFile:
     """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
 
     def __init__(self, folder: Path | None, *, resume_step: int) -> None:
-        """Lines past `resume_step` come from steps that are taken again: they are dropped. None writes nothing."""
+        """What comes again in a resumed run is dropped: lines past `resume_step`, and blends, the last of all.
+
+        None writes nothing.
+        """
         self._file: TextIO | None = None
         if folder is None:
             return
         path = folder / METRICS
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resume_step]
+        lines = [(line, json.loads(line)) for line in _lines(path)]
+        kept = [line for line, values in lines if values["step"] <= resume_step and "blend" not in values]
         partial = path.with_suffix(".partial")
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, path)

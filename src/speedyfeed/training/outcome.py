@@ -1,14 +1,12 @@
 """What a run leaves: the best model so far while it trains, the recommender with its news when it ends."""
 
-import shutil
-
 import numpy as np
 import torch
 from safetensors.torch import load_model
 
 from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.articles import Articles
-from speedyfeed.folders import new_folder
+from speedyfeed.folders import new_folder, remove_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import WEIGHTS, Recommender
@@ -18,16 +16,15 @@ from speedyfeed.training.run import RunFolder
 from speedyfeed.training.shares import encode_all
 
 
-def keep_best(run: RunFolder, model: Recommender, step: int) -> None:
+def keep_best(run: RunFolder, model: Recommender, name: str) -> None:
     """Keep this model as the best so far; the one before goes when it is whole."""
-    path = run.best / f"step-{step:08d}"
-    if path.exists():  # a resumed run comes by again
-        return
-    with new_folder(path) as folder:
-        model.save_pretrained(folder)
+    path = run.best / name
+    if not path.exists():  # else a resumed run comes by again
+        with new_folder(path) as folder:
+            model.save_pretrained(folder)
     for other in run.best.glob("step-*"):
         if other != path:
-            shutil.rmtree(other)
+            remove_folder(other)
 
 
 def write_model(

@@ -5,6 +5,7 @@ RUN/
   words.parquet   document frequencies, so that later news are refined alike
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
+  start.safetensors  the weights it began with, to be blended with the last
   best/           step-N/: the model that validated best so far
   model/          the finished recommender with its news and how they were prepared, written last
   index/          the graphs of the last evaluation
@@ -60,9 +61,9 @@ class TrainConfig:
     """auto, cpu, cuda or cuda:N."""
     cache_type: str = "fp32"
     """Number format of cached embeddings: fp32 or bf16."""
-    validations: int = 12
+    validations: int = 6
     """Validations of the run, evenly spread over it; 0 = none, and the last model is the one kept."""
-    validation_impressions: int = 1000
+    validation_impressions: int = 2000
     """Dev impressions in the validation sample."""
     checkpoint_every: int = 200
     """Batches between checkpoints."""
@@ -104,6 +105,7 @@ class RunFolder:
         self.path = path
         self.facts = facts
         self.checkpoints = path / "checkpoints"
+        self.start = path / "start.safetensors"
         self.best = path / "best"
         self.model = path / "model"
         self.words = path / "words.parquet"

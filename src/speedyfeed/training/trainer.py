@@ -29,6 +29,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
 from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
+from speedyfeed.training.blend import blend, save_start
 from speedyfeed.training.checkpoint import (
     Progress,
     checkpoint_path,
@@ -164,6 +165,8 @@ class Trainer:
         if self.validation is not None and news.is_personal:
             auc = self.validate()
         self.ranks.first(lambda: self.run.note(start=asdict(best)))
+        if self.blends:
+            self.ranks.first(lambda: save_start(self.run.start, self.model))
         return auc
 
     @torch.no_grad()
@@ -180,9 +183,32 @@ class Trainer:
         assert self.validation is not None
         return self.ranks.from_first(self.validation.measure(self.model, self.news, self.ranks))
 
-    def keep(self, step: int) -> None:
-        """Keep the model of this step as the best so far."""
-        self.ranks.first(lambda: keep_best(self.run, self.model, step))
+    @property
+    def blends(self) -> bool:
+        """Whether the end of the run is blended with its start: only a pretrained start is worth it."""
+        return self.validation is not None and any(True for _ in self.model.news.pretrained())
+
+    def end(self, progress: Progress, metrics: MetricsFile) -> Progress:
+        """Look at blends of the start and the end; one is kept if it validates better than everything before."""
+        if not self.blends or not progress.step:
+            return progress
+        best = progress.best_auc
+
+        def look(share: float) -> None:
+            nonlocal best
+            auc = self.validate()
+            metrics.write(progress.step, _look(auc, progress) | {"blend": share})
+            if auc > best:
+                best = auc
+                self.keep(progress.step, share)
+
+        blend(self.run.start, self.model, look)
+        return replace(progress, best_auc=best)
+
+    def keep(self, step: int, share: float = 1.0) -> None:
+        """Keep the model of this step as the best so far; of a blend, `share` is the end's."""
+        name = f"step-{step:08d}" + ("" if share == 1.0 else f"-blend-{share}")
+        self.ranks.first(lambda: keep_best(self.run, self.model, name))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
         """A checkpoint; older ones go when it is whole."""
@@ -259,7 +285,7 @@ def train(
     config = run.config.train
     progress, state = trainer.restore()
     if ranks.any(run.model.exists()):
-        return Outcome(progress=progress, is_finished=True)
+        return Outcome(progress=replace(progress, best_auc=run.facts["best_auc"]), is_finished=True)
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
     last_second = 60 * (config.minutes or math.inf)
@@ -286,7 +312,7 @@ def train(
             report("first look", 0, 0)
             progress = replace(progress, best_auc=trainer.begin())
             if trainer.validation is not None:
-                metrics.write(0, {"validation_auc": progress.best_auc, "clicks": 0, "seconds": 0.0})
+                metrics.write(0, _look(progress.best_auc, progress))
                 trainer.keep(0)
         while not is_over:
             started = perf_counter()
@@ -325,9 +351,7 @@ def train(
             is_over = progress.step >= last_step or progress.seconds >= last_second
             if trainer.validation is not None and (crossed or is_over):
                 auc = trainer.validate()
-                metrics.write(
-                    progress.step, {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
-                )
+                metrics.write(progress.step, _look(auc, progress))
                 if auc > progress.best_auc:
                     progress = replace(progress, best_auc=auc)
                     trainer.keep(progress.step)
@@ -338,7 +362,10 @@ def train(
                 saved_step = progress.step
                 if is_stopped:
                     break
+        if is_over:
+            progress = trainer.end(progress, metrics)
     if is_over:
+        ranks.first(lambda: run.note(best_auc=progress.best_auc))
         write_model(run, trainer.model, store, trainer.news, report, ranks)
     return Outcome(progress=progress, is_finished=is_over)
 
@@ -348,6 +375,11 @@ def lr_factor(share: float, warmup: float) -> float:
     if share < warmup:
         return share / warmup
     return max(0.0, (1 - share) / (1 - warmup))
+
+
+def _look(auc: float, progress: Progress) -> dict[str, float]:
+    """A validation, for the metrics."""
+    return {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
