@@ -94,12 +94,9 @@ class Trial:
     """In the second half of the run; None where it was too short to tell."""
     precision: str
     curve: list[Look]
-    """Empty where nothing was validated."""
-
-    @property
-    def kept_clicks(self) -> int:
-        """What the model that was kept had learned from: 0 where no look found better than the start."""
-        return max(self.curve, key=lambda look: look.auc).clicks if self.curve else self.clicks
+    """Empty where nothing was validated; blends are no part of it."""
+    kept_clicks: int
+    """What the model that was kept had learned from: 0 where no look found better than the start."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,13 +177,13 @@ def compare_trials(a: Sequence[Path], b: Sequence[Path]) -> Difference:
     return Difference(mean=found.mean, ci95=found.ci95)
 
 
-def load_curve(run: Path) -> list[Look]:
-    """The validations of a run, in order."""
+def load_curve(run: Path, *, blends: bool = False) -> list[Look]:
+    """The validations of a run, in order; those of blends, which come last, only if asked for."""
     lines = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
     return [
         Look(minutes=line["seconds"] / 60, clicks=line["clicks"], auc=line["validation_auc"])
         for line in lines
-        if "validation_auc" in line
+        if "validation_auc" in line and (blends or "blend" not in line)
     ]
 
 
@@ -216,6 +213,7 @@ def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
         with open_data(finished, store.path, report=report) as data:
             judged = judge_run(finished, data, exact=True, report=report)
             write_per_impression(run.path / VALUES, data, judged)
+    looks = load_curve(run.path, blends=True)
     means = {name: found.mean for name, found in judged.overall.metrics.items()}
     trial = Trial(
         seed=run.config.train.seed,
@@ -227,6 +225,7 @@ def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
         precision=run.facts["precision"]["name"],
         curve=load_curve(run.path),
+        kept_clicks=max(looks, key=lambda look: look.auc).clicks if looks else outcome.progress.clicks,
     )
     with new_file(run.path / TRIAL) as partial:
         write_json(partial, asdict(trial))
