@@ -43,7 +43,7 @@ def config(store, logs, tiny_encoder):
         out=logs.parent / "out",
         gammas=(0, 8),
         encoder=str(tiny_encoder),
-        epochs=2,
+        epochs=6,
         **SHORT,
     )
 
