@@ -2,8 +2,8 @@
 
     pretrained start ----- 0.25 ----- 0.5 ----- 0.75 ----- end
 
-On the straight line between the two, weights keep what both know (Wortsman et al., 2022). The fewer clicks there
-are to learn from, the more that is worth; where there are many, the end is best, and stays.
+On the straight line between the two, weights keep what both know (Wortsman et al., 2022). How far to go is for the
+validation to say.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -190,7 +190,7 @@ class Trainer:
 
     def end(self, progress: Progress, metrics: MetricsFile) -> Progress:
         """Look at blends of the start and the end; one is kept if it validates better than everything before."""
-        if not self.blends or not progress.step:
+        if not progress.step or not self.ranks.any(self.run.start.exists()):
             return progress
         best = progress.best_auc
 
@@ -285,7 +285,9 @@ def train(
     config = run.config.train
     progress, state = trainer.restore()
     if ranks.any(run.model.exists()):
-        return Outcome(progress=replace(progress, best_auc=run.facts["best_auc"]), is_finished=True)
+        return Outcome(
+            progress=replace(progress, best_auc=run.facts.get("best_auc", progress.best_auc)), is_finished=True
+        )
     lengths_V = trainer.news.lengths_M.numpy()
     last_step = math.inf if config.steps is None else config.steps
     last_second = 60 * (config.minutes or math.inf)
