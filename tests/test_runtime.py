@@ -1,4 +1,7 @@
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -52,3 +55,13 @@ def test_a_seed_repeats() -> None:
     draws = [(torch.rand(2, generator=seed_everything(7)), torch.rand(2)) for _ in range(2)]
     assert torch.equal(draws[0][0], draws[1][0])
     assert torch.equal(draws[0][1], draws[1][1])
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, "64"), ({"LRU_CACHE_CAPACITY": "7"}, "7")])
+def test_kernels_are_bounded_before_torch_is_there_unless_the_user_says_otherwise(
+    given: dict[str, str], kept: str
+) -> None:
+    free = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+    code = "import sys, os, speedyfeed; print('torch' in sys.modules, os.environ['LRU_CACHE_CAPACITY'])"
+    said = subprocess.run([sys.executable, "-c", code], env=free | given, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["False", kept]
