@@ -63,5 +63,7 @@ def test_kernels_are_bounded_before_torch_is_there_unless_the_user_says_otherwis
 ) -> None:
     free = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
     code = "import sys, os, speedyfeed; print('torch' in sys.modules, os.environ['LRU_CACHE_CAPACITY'])"
-    said = subprocess.run([sys.executable, "-c", code], env=free | given, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=free | given, capture_output=True, text=True, check=True
+    )
     assert said.stdout.split() == ["False", kept]

@@ -78,7 +78,7 @@ def _run_bench(rest: Sequence[str]) -> None:
         from speedyfeed.bench.harness import as_command
 
         module = importlib.import_module(f"speedyfeed.bench.{name.replace('-', '_')}")
-        _run(module if hasattr(module, "run") else as_command(module, name), f"bench {name}", rest[1:])
+        _run(as_command(module, name), f"bench {name}", rest[1:])
 
 
 def _run(module: Any, command: str, rest: Sequence[str]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from speedyfeed.bench.ranks import RanksBenchConfig, WorldFigures, device_costs, measure_rank
+from speedyfeed.bench.rank import RankConfig, WorldFigures, measure_rank
+from speedyfeed.bench.ranks import RanksBenchConfig, device_costs, measure, tables
 from speedyfeed.bench.scaling import DeviceCosts, scale
 from speedyfeed.training.distributed import ALONE
 
@@ -45,12 +46,13 @@ def test_planning_counts_where_it_takes_longest():
 
 
 def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
-    config = RanksBenchConfig(store=store.path, recipe="nrms", steps=1, token_budget=300)
-    alone = measure_rank(config, tmp_path / "run", ALONE)
+    taken = RankConfig(store=store.path, recipe="nrms", steps=1, token_budget=300)
+    alone = measure_rank(taken, tmp_path / "run", ALONE)
     assert alone == WorldFigures(**json.loads(json.dumps(asdict(alone))))
     assert alone.communicated_bytes == alone.communication_share == alone.token_imbalance == 0
     assert alone.tokens >= 300
     pair = replace(alone, world=2, gradient_seconds=0.5, message_seconds=0.25)
+    config = RanksBenchConfig()
     costs = device_costs(alone, pair, config)
     assert costs.tokens_per_second == alone.tokens / alone.step_seconds
     assert costs.bytes_per_second == alone.gradient_bytes / 0.5
@@ -58,3 +60,12 @@ def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
     imagined = replace(config, tokens_per_second=7.0, gigabytes_per_second=2.0, hop_microseconds=3.0)
     costs = device_costs(alone, pair, imagined)
     assert (costs.tokens_per_second, costs.bytes_per_second, costs.hop_seconds) == (7.0, 2e9, pytest.approx(3e-6))
+
+
+def test_ranks_are_launched_and_told_of(store):
+    figures = measure(RanksBenchConfig(store=store.path, worlds=(2,), recipe="nrms", steps=1, token_budget=300))
+    alone, pair = figures.worlds
+    assert (alone.world, pair.world) == (1, 2)
+    assert pair.tokens == alone.tokens  # the same steps
+    assert pair.communicated_bytes > pair.gradient_bytes
+    assert "| devices" in tables(figures)

@@ -13,13 +13,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from speedyfeed.bench.harness import Machine
+from speedyfeed.bench.harness import table
 from speedyfeed.bench.launch import printed_by, some_store, start_ranks
 from speedyfeed.evaluation.judge import judge_run, open_data, open_finished
 from speedyfeed.models.recommender import WEIGHTS
@@ -68,7 +68,6 @@ class RunFigures:
 class KillsFigures:
     runs: list[RunFigures]
     """The undisturbed one first."""
-    machine: Machine = field(default_factory=Machine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +100,7 @@ def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: K
     """One run, from its start to its judgement."""
     settings = ("--recipe", config.recipe, "--steps", config.steps, "--checkpoint-every", CHECKPOINT_EVERY)
     started = time.perf_counter()
-    launched = start_ranks(config.world, "train", store, path, *settings, "--json", restarts=3)
+    launched = start_ranks(config.world, "speedyfeed", "train", store, path, *settings, "--json", restarts=3)
     if kill is not None:
         _strike(launched, kill, path / "checkpoints")
     progress = json.loads(printed_by(launched))["progress"]
@@ -133,19 +132,17 @@ def _strike(launched: subprocess.Popen[str], kill: Kill, folder: Path) -> None:
     os.kill(int(ranks[kill.rank]), signal.SIGKILL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(KillsBenchConfig):
-    json: bool = False
-    """Print the figures as one JSON object."""
-
-
-def run(arguments: Arguments) -> None:
-    figures = measure(KillsBenchConfig(**{k: v for k, v in asdict(arguments).items() if k != "json"}))
-    if arguments.json:
-        print(json.dumps(asdict(figures)))
-        return
-    print(figures.machine)
-    print(f"{'killed':>16} {'seconds':>8} {'steps':>6} {'clicks':>8} {'AUC':>7}   same weights")
-    for row in figures.runs:
-        killed = "nobody" if row.killed_rank < 0 else f"rank {row.killed_rank}, step {row.killed_step}"
-        print(f"{killed:>16} {row.seconds:8.1f} {row.steps:6} {row.clicks:8,} {row.auc:7.4f}   {row.is_same}")
+def tables(figures: KillsFigures) -> str:
+    """How every run ended, the undisturbed one first."""
+    rows = [
+        [
+            "nobody" if row.killed_rank < 0 else f"rank {row.killed_rank}, step {row.killed_step}",
+            f"{row.seconds:.1f}",
+            str(row.steps),
+            f"{row.clicks:,}",
+            f"{row.auc:.4f}",
+            "yes" if row.is_same else "no",
+        ]
+        for row in figures.runs
+    ]
+    return table(["killed", "seconds", "steps", "clicks", "AUC", "same weights"], rows)

@@ -25,10 +25,10 @@ def some_store(path: Path | None) -> Iterator[Path]:
         yield prepare(Path(scratch) / "logs", Path(scratch) / "store", PrepareConfig()).store.path
 
 
-def start_ranks(world: int, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
-    """`speedyfeed` with these words on so many ranks, a thread each, started again so many times if one fails."""
+def start_ranks(world: int, module: str, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
+    """A module with these words on so many ranks, a thread each, started again so many times if one fails."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    command += ["--max-restarts", str(restarts), "-m", "speedyfeed", *map(str, words)]
+    command += ["--max-restarts", str(restarts), "-m", module, *map(str, words)]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True)
 
 
