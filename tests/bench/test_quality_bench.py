@@ -17,8 +17,9 @@ from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.ragged import Ragged
+from speedyfeed.training.loop import train
 from speedyfeed.training.run import open_run
-from speedyfeed.training.trainer import Trainer, train
+from speedyfeed.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from torch import nn
 
 from speedyfeed.training.blend import SHARES, blend, save_start
 from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import start_run
-from speedyfeed.training.trainer import Trainer, train
+from speedyfeed.training.trainer import Trainer
 
 
 def test_a_blend_lies_on_the_line_from_start_to_end(tmp_path):

@@ -17,9 +17,10 @@ from speedyfeed.bench.launch import printed_by, start_ranks
 from speedyfeed.cli import main
 from speedyfeed.errors import InputError
 from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import is_run_of, open_run, start_run
-from speedyfeed.training.trainer import Trainer, train
+from speedyfeed.training.trainer import Trainer
 
 
 def weights(run):

@@ -21,9 +21,10 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.recipes import recipe
 from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.loop import lr_factor, train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import open_run, start_run
-from speedyfeed.training.trainer import Trainer, lr_factor, train
+from speedyfeed.training.trainer import Trainer
 from speedyfeed.training.validation import Validation
 
 
@@ -118,7 +119,7 @@ import torch
 torch.set_num_threads(1)
 from speedyfeed.data.store import open_store
 from speedyfeed.training.run import open_run
-from speedyfeed.training.trainer import train
+from speedyfeed.training.loop import train
 train(open_run(Path(sys.argv[2])), open_store(Path(sys.argv[1])))
 """
 
@@ -227,7 +228,7 @@ def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path
         return step(self, batch, factor)
 
     monkeypatch.setattr(Trainer, "step", noted)
-    monkeypatch.setattr("speedyfeed.training.trainer.perf_counter", itertools.count().__next__)
+    monkeypatch.setattr("speedyfeed.training.loop.perf_counter", itertools.count().__next__)
     run = start_run(tmp_path / "run", config, store)
     assert train(run, store).progress.seconds == 20
     assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)

@@ -20,9 +20,10 @@ from speedyfeed.models.recommender import Recommender
 from speedyfeed.models.users import UserConfig
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import conventional, fast
+from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss, LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig, start_run
-from speedyfeed.training.trainer import Trainer, build_recommender, train
+from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflows import Workflow
 
 WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)

@@ -26,9 +26,9 @@ from speedyfeed.evaluation.bootstrap import compare
 from speedyfeed.evaluation.judge import SEED, judge_run, open_data, open_finished, write_per_impression
 from speedyfeed.folders import new_file, write_json
 from speedyfeed.progress import progress_bars
+from speedyfeed.training.loop import Watch, train
 from speedyfeed.training.metrics import METRICS, load_rates
 from speedyfeed.training.run import RUN, RunConfig, RunFolder, open_run, start_run
-from speedyfeed.training.trainer import Watch, train
 
 log = logging.getLogger(__name__)
 

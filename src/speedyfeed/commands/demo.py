@@ -19,9 +19,9 @@ from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.evaluation.judge import FinishedRun, judge_run, open_data, open_finished
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
+from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
 from speedyfeed.training.run import RunConfig, RunFolder, fingerprint, open_run, start_run
-from speedyfeed.training.trainer import Outcome, train
 
 CHANCE = 0.5
 SHOWN = 5

@@ -27,9 +27,9 @@ from speedyfeed.models.users import UserConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
 from speedyfeed.training.distributed import is_under_torchrun, open_ranks
+from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig, is_run_of, open_run, start_run
-from speedyfeed.training.trainer import Outcome, train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,12 @@
-"""The training loop: batches in, a recommender out; stops and goes on between any two steps, bit for bit.
+"""A step of training, and all that one needs; it can be put down and taken up between any two steps, bit for bit.
 
-loader --Batch--> workflow: encode news, users, loss --> cache rows written --> update
+Batch --> workflow: encode news, users, loss --> cache rows written --> update
 
 Several ranks take every step together and hold the same weights after it; rank 0 alone writes to the run folder.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from time import perf_counter
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.draws import Purpose, draw
-from speedyfeed.batching.loader import Loader, LoaderState
+from speedyfeed.batching.loader import LoaderState
 from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.known import known_in
@@ -27,9 +25,8 @@ from speedyfeed.models.known import UNKNOWN
 from speedyfeed.models.names import checksum_of, load_tokenizer
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
-from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
-from speedyfeed.training.blend import blend, save_start
+from speedyfeed.training.blend import save_start
 from speedyfeed.training.checkpoint import (
     Progress,
     checkpoint_path,
@@ -40,26 +37,13 @@ from speedyfeed.training.checkpoint import (
 )
 from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.losses import ClickLoss, log_popularity
-from speedyfeed.training.metrics import Meter, MetricsFile
-from speedyfeed.training.outcome import keep_best, write_model
+from speedyfeed.training.outcome import keep_best
 from speedyfeed.training.run import RunFolder, TrainConfig, open_run
-from speedyfeed.training.signals import Stop
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflows import Workflow
 
-Watch = Callable[["Trainer", Batch], None]
-
 PROJECTED_NEWS = 512
 """News that the projection of a new run is fitted to."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """How far a call of `train` came."""
-
-    progress: Progress
-    is_finished: bool
-    """False when it was told to stop before its end; training again goes on from there."""
 
 
 class Trainer:
@@ -188,26 +172,9 @@ class Trainer:
         """Whether the end of the run is blended with its start: only a pretrained start is worth it."""
         return self.validation is not None and any(True for _ in self.model.news.pretrained())
 
-    def end(self, progress: Progress, metrics: MetricsFile) -> Progress:
-        """Look at blends of the start and the end; one is kept if it validates better than everything before."""
-        if not progress.step or not self.ranks.any(self.run.start.exists()):
-            return progress
-        best = progress.best_auc
-
-        def look(share: float) -> None:
-            nonlocal best
-            auc = self.validate()
-            metrics.write(progress.step, _look(auc, progress) | {"blend": share})
-            if auc > best:
-                best = auc
-                self.keep(progress.step, share)
-
-        blend(self.run.start, self.model, look)
-        return replace(progress, best_auc=best)
-
-    def keep(self, step: int, share: float = 1.0) -> None:
-        """Keep the model of this step as the best so far; of a blend, `share` is the end's."""
-        name = f"step-{step:08d}" + ("" if share == 1.0 else f"-blend-{share}")
+    def keep(self, step: int, blend_share: float | None = None) -> None:
+        """Keep the model of this step as the best so far; of a blend, the share is the end's."""
+        name = f"step-{step:08d}" + ("" if blend_share is None else f"-blend-{blend_share}")
         self.ranks.first(lambda: keep_best(self.run, self.model, name))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
@@ -272,116 +239,6 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
             f"others; prepare the log again with --plm {config.news.encoder}"
         )
     return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
-
-
-def train(
-    run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = ALONE, watch: Watch | None = None
-) -> Outcome:
-    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
-
-    `watch` is shown every batch before it is learned from; its time is not counted.
-    """
-    trainer = Trainer(run, store, ranks)
-    config = run.config.train
-    progress, state = trainer.restore()
-    if ranks.any(run.model.exists()):
-        return Outcome(
-            progress=replace(progress, best_auc=run.facts.get("best_auc", progress.best_auc)), is_finished=True
-        )
-    lengths_V = trainer.news.lengths_M.numpy()
-    last_step = math.inf if config.steps is None else config.steps
-    last_second = 60 * (config.minutes or math.inf)
-
-    def share_of_run(epochs: float, step: float, seconds: float) -> float:
-        return max(epochs / config.epochs, step / last_step, seconds / last_second)
-
-    is_over = progress.step >= last_step
-    saved_step = progress.step
-    with (
-        Stop() as stop,
-        Loader(
-            store.train,
-            lengths_V,
-            run.config.batch,
-            epochs=config.epochs,
-            state=state,
-            borrow=trainer.loss.learns_all,
-        ) as loader,
-        MetricsFile(run.path if ranks.is_first else None, resume_step=progress.step) as metrics,
-    ):
-        meter = Meter()
-        if state is None:
-            report("first look", 0, 0)
-            progress = replace(progress, best_auc=trainer.begin())
-            if trainer.validation is not None:
-                metrics.write(0, _look(progress.best_auc, progress))
-                trainer.keep(0)
-        while not is_over:
-            started = perf_counter()
-            batch = next(loader, None)
-            if batch is None:
-                is_over = True
-                metrics.write(progress.step, trainer.check_cache(progress.step))
-                trainer.save(progress, loader.state())
-                break
-            waited = perf_counter() - started
-            if watch is not None:
-                watch(trainer, batch)
-                started = perf_counter() - waited
-            ranks.take_traffic()  # what was told between two steps is of neither
-            epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
-            share = share_of_run((progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
-            loss = trainer.step(batch, lr_factor(share, config.warmup))
-            seconds = ranks.from_first(perf_counter() - started)  # all must agree on how long the run has been
-            before = share_of_run(progress.epochs, progress.step, progress.seconds)
-            progress = replace(
-                progress,
-                step=batch.step + 1,
-                epochs=epochs,
-                clicks=progress.clicks + batch.num_clicks,
-                seconds=progress.seconds + seconds,
-            )
-            after = share_of_run(progress.epochs, progress.step, progress.seconds)
-            crossed = int(after * config.validations) > int(before * config.validations)
-            meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=ranks.take_traffic())
-            report("train", min(1000, int(1000 * after)), 1000, meter.note())
-            if meter.is_due:
-                metrics.write(
-                    progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
-                )
-            is_stopped = ranks.any(stop.is_asked)
-            is_over = progress.step >= last_step or progress.seconds >= last_second
-            if trainer.validation is not None and (crossed or is_over):
-                auc = trainer.validate()
-                metrics.write(progress.step, _look(auc, progress))
-                if auc > progress.best_auc:
-                    progress = replace(progress, best_auc=auc)
-                    trainer.keep(progress.step)
-            is_whole = progress.step % config.accumulate == 0  # an update is never half saved
-            if is_over or (is_whole and (is_stopped or progress.step - saved_step >= config.checkpoint_every)):
-                metrics.write(progress.step, trainer.check_cache(progress.step))
-                trainer.save(progress, loader.state())
-                saved_step = progress.step
-                if is_stopped:
-                    break
-        if is_over:
-            progress = trainer.end(progress, metrics)
-    if is_over:
-        ranks.first(lambda: run.note(best_auc=progress.best_auc))
-        write_model(run, trainer.model, store, trainer.news, report, ranks)
-    return Outcome(progress=progress, is_finished=is_over)
-
-
-def lr_factor(share: float, warmup: float) -> float:
-    """What peak learning rates are multiplied by after that share of a run: up to 1, then down to 0."""
-    if share < warmup:
-        return share / warmup
-    return max(0.0, (1 - share) / (1 - warmup))
-
-
-def _look(auc: float, progress: Progress) -> dict[str, float]:
-    """A validation, for the metrics."""
-    return {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

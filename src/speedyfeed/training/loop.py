@@ -1,0 +1,166 @@
+"""The training loop: a run from its newest checkpoint to its end; when to look, to save, to stop.
+
+first look --> steps, with looks and checkpoints between --> looks at blends --> the recommender
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from speedyfeed.batching.batches import Batch
+from speedyfeed.batching.loader import Loader
+from speedyfeed.data.store import Store
+from speedyfeed.progress import Report, silent
+from speedyfeed.training.blend import blend
+from speedyfeed.training.checkpoint import Progress
+from speedyfeed.training.distributed import ALONE, Ranks
+from speedyfeed.training.metrics import Meter, MetricsFile
+from speedyfeed.training.outcome import write_model
+from speedyfeed.training.run import RunFolder, TrainConfig
+from speedyfeed.training.signals import Stop
+from speedyfeed.training.trainer import Trainer
+
+Watch = Callable[[Trainer, Batch], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How far a call of `train` came."""
+
+    progress: Progress
+    is_finished: bool
+    """False when it was told to stop before its end; training again goes on from there."""
+
+
+def train(
+    run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = ALONE, watch: Watch | None = None
+) -> Outcome:
+    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
+
+    `watch` is shown every batch before it is learned from; its time is not counted.
+    """
+    trainer = Trainer(run, store, ranks)
+    config = run.config.train
+    progress, state = trainer.restore()
+    if ranks.any(run.model.exists()):
+        return Outcome(
+            progress=replace(progress, best_auc=run.facts.get("best_auc", progress.best_auc)), is_finished=True
+        )
+    lengths_V = trainer.news.lengths_M.numpy()
+    is_over = _is_over(progress, config)
+    saved_step = progress.step
+    with (
+        Stop() as stop,
+        Loader(
+            store.train,
+            lengths_V,
+            run.config.batch,
+            epochs=config.epochs,
+            state=state,
+            borrow=trainer.loss.learns_all,
+        ) as loader,
+        MetricsFile(run.path if ranks.is_first else None, resume_step=progress.step) as metrics,
+    ):
+        meter = Meter()
+        if state is None:
+            report("first look", 0, 0)
+            auc = trainer.begin()
+            if trainer.validation is not None:
+                progress = _look(trainer, metrics, progress, auc)
+        while not is_over:
+            started = perf_counter()
+            batch = next(loader, None)
+            if batch is None:
+                is_over = True
+                metrics.write(progress.step, trainer.check_cache(progress.step))
+                trainer.save(progress, loader.state())
+                break
+            waited = perf_counter() - started
+            if watch is not None:
+                watch(trainer, batch)
+                started = perf_counter() - waited
+            ranks.take_traffic()  # what was told between two steps is of neither
+            epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
+            share = _share_of_run(config, (progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
+            loss = trainer.step(batch, lr_factor(share, config.warmup))
+            seconds = ranks.from_first(perf_counter() - started)  # all must agree on how long the run has been
+            before = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
+            progress = replace(
+                progress,
+                step=batch.step + 1,
+                epochs=epochs,
+                clicks=progress.clicks + batch.num_clicks,
+                seconds=progress.seconds + seconds,
+            )
+            after = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
+            crossed = int(after * config.validations) > int(before * config.validations)
+            meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=ranks.take_traffic())
+            report("train", min(1000, int(1000 * after)), 1000, meter.note())
+            if meter.is_due:
+                metrics.write(
+                    progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
+                )
+            is_stopped = ranks.any(stop.is_asked)
+            is_over = _is_over(progress, config)
+            if trainer.validation is not None and (crossed or is_over):
+                progress = _look(trainer, metrics, progress, trainer.validate())
+            is_whole = progress.step % config.accumulate == 0  # an update is never half saved
+            if is_over or (is_whole and (is_stopped or progress.step - saved_step >= config.checkpoint_every)):
+                metrics.write(progress.step, trainer.check_cache(progress.step))
+                trainer.save(progress, loader.state())
+                saved_step = progress.step
+                if is_stopped:
+                    break
+        if is_over:
+            progress = _look_at_blends(trainer, metrics, progress)
+    if is_over:
+        ranks.first(lambda: run.note(best_auc=progress.best_auc))
+        write_model(run, trainer.model, store, trainer.news, report, ranks)
+    return Outcome(progress=progress, is_finished=is_over)
+
+
+def lr_factor(share: float, warmup: float) -> float:
+    """What peak learning rates are multiplied by after that share of a run: up to 1, then down to 0."""
+    if share < warmup:
+        return share / warmup
+    return max(0.0, (1 - share) / (1 - warmup))
+
+
+def _share_of_run(config: TrainConfig, epochs: float, step: float, seconds: float) -> float:
+    """How far a run is by passes, steps or time, whichever is furthest."""
+    return max(
+        epochs / config.epochs,
+        0.0 if config.steps is None else step / config.steps,
+        0.0 if config.minutes is None else seconds / (60 * config.minutes),
+    )
+
+
+def _is_over(progress: Progress, config: TrainConfig) -> bool:
+    """Whether steps or time are used up; passes end with the loader's batches."""
+    has_steps = config.steps is not None and progress.step >= config.steps
+    return has_steps or (config.minutes is not None and progress.seconds >= 60 * config.minutes)
+
+
+def _look(
+    trainer: Trainer, metrics: MetricsFile, progress: Progress, auc: float, blend_share: float | None = None
+) -> Progress:
+    """Note a validation, of a blend perhaps, and keep the model if none was better; the start is always kept."""
+    told = {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
+    metrics.write(progress.step, told if blend_share is None else told | {"blend": blend_share})
+    if progress.step and not auc > progress.best_auc:
+        return progress
+    trainer.keep(progress.step, blend_share)
+    return replace(progress, best_auc=auc)
+
+
+def _look_at_blends(trainer: Trainer, metrics: MetricsFile, progress: Progress) -> Progress:
+    """Look at blends of the start and the end, where the start was saved."""
+    if not progress.step or not trainer.ranks.any(trainer.run.start.exists()):
+        return progress
+
+    def look(share: float) -> None:
+        nonlocal progress
+        progress = _look(trainer, metrics, progress, trainer.validate(), share)
+
+    blend(trainer.run.start, trainer.model, look)
+    return progress
