@@ -105,6 +105,21 @@ def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_pa
     assert bool(bias.any()) == (centred_auc > 0.65)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_start_validates_as_any_model_does_in_the_precision_of_training(
+    store, config, tmp_path, monkeypatch, precision
+):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, precision=precision)), store)
+    trainer = Trainer(run, store)
+    seen = []
+    measure = Validation.measure_encoded
+    monkeypatch.setattr(Validation, "measure_encoded", lambda *args: seen.append(args[2]) or measure(*args))
+    assert trainer.begin() == pytest.approx(trainer.validate(), abs=1e-3)
+    exact_MD = trainer.model.news.encode_all(trainer.validation.select(trainer.news))
+    error = (seen[-1] - exact_MD).abs().max()
+    assert error < 1e-6 if precision == "fp32" else 1e-5 < error < 0.1
+
+
 def test_the_same_seed_gives_the_same_model(store, config, tmp_path):
     short = replace(config, train=replace(config.train, steps=4))
     for name in ("one", "two"):

@@ -140,7 +140,8 @@ class Trainer:
         best, auc = news.starts[0], 0.0
         if self.validation is not None and not news.is_personal:
             shown = self.validation.select(self.news)
-            shown_MH = news.read_all(shown)
+            with self.precision.autocast():
+                shown_MH = news.read_all(shown)
             aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.starts}
             best = max(aucs, key=lambda start: aucs[start])
             auc = aucs[best]
@@ -159,13 +160,14 @@ class Trainer:
         assert self.validation is not None
         self.model.train(False)
         self.model.news.begin(start, sample_MH)
-        news_MD = self.model.news.finish(shown_MH.to(self.device), shown.categories_M).float().cpu()
+        with self.precision.autocast():
+            news_MD = self.model.news.finish(shown_MH.to(self.device), shown.categories_M).float().cpu()
         return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
         """AUC of the validation sample, as rank 0 finds it."""
         assert self.validation is not None
-        return self.ranks.from_first(self.validation.measure(self.model, self.news, self.ranks))
+        return self.ranks.from_first(self.validation.measure(self.model, self.news, self.precision, self.ranks))
 
     @property
     def blends(self) -> bool:

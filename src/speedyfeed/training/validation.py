@@ -17,6 +17,7 @@ from speedyfeed.models.known import Known
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.ragged import Ragged
+from speedyfeed.runtime import Precision
 from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.run import TrainConfig
 from speedyfeed.training.shares import encode_all
@@ -56,8 +57,8 @@ class Validation:
             readers=reader_numbers(store, "dev", known)[readers],
         )
 
-    def measure(self, model: Recommender, news: PackedNews, ranks: Ranks = ALONE) -> float:
-        """Mean AUC of the sample; ranks share the encoding."""
+    def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: Ranks = ALONE) -> float:
+        """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
         if model.news.is_personal:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
             pools = np.zeros(len(self.impressions.readers), np.int64)
@@ -65,7 +66,9 @@ class Validation:
                 self.impressions, reader_encoder(model, padded, self.readers), pools
             )
             return self._mean_auc(scores)
-        return self.measure_encoded(model, encode_all(model.news, self.select(news), ranks))
+        with precision.autocast():
+            news_MD = encode_all(model.news, self.select(news), ranks)
+        return self.measure_encoded(model, news_MD)
 
     def select(self, news: PackedNews) -> PackedNews:
         """What the sample takes of all news."""
