@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,14 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     with contextlib.suppress(SystemExit):  # the parser leaves that way after its help
         main([*command.split(), "--help"])
     assert f"Example: speedyfeed {command}" in capsys.readouterr().out
+
+
+def test_no_library_is_pinned_to_one_version():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(library for extra in extras for library in extra)]
+    assert len(wanted) > 10
+    assert not [library for library in wanted if "==" in library.split(";")[0]]
 
 
 def test_help_lists_every_command(capsys):

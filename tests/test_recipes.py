@@ -54,7 +54,7 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
     assert (len(set(answers)) > 1) == (name in ("lstur", "npa"))
 
 
-@pytest.mark.parametrize("name", ["naml", "npa"])
+@pytest.mark.parametrize("name", ["nrms", "naml", "lstur", "npa"])
 def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_personal(name, store, tmp_path, capsys):
     run, logs = tmp_path / "run", store.path.parent / "logs"
     main(["train", str(store.path), str(run), "--recipe", name, "--steps", "2", *SMALL])
@@ -98,6 +98,21 @@ def test_npa_is_refused_in_the_fast_workflow_with_one_line(store, tmp_path, caps
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "npa" in said
     assert "--workflow conventional" in said
+    assert not (tmp_path / "run").exists()  # what never began is not in the way of the command put right
+
+
+def test_a_language_model_trains_conventionally_click_by_click(store, tiny_encoder, tmp_path, capsys):
+    run = tmp_path / "run"
+    model = ["--recipe", "plm-conventional", "--news.encoder", str(tiny_encoder), "--news.dim", "16"]
+    limits = ["--steps", "40", "--precision", "fp32", "--batch.max-clicks", "5", "--validation-impressions", "20"]
+    main(["train", str(store.path), str(run), *model, *limits, "--json"])
+    progress = json.loads(capsys.readouterr().out)["progress"]
+    assert (progress["step"], progress["clicks"]) == (40, 40)
+    settings = json.loads((run / "run.json").read_text("utf-8"))["config"]
+    assert settings["batch"]["size"] * settings["train"]["accumulate"] == 32
+    main(["train", str(store.path), str(run), "--recipe", "plm-conventional", "--resume"])
+    main(["evaluate", str(run), str(store.path), "--json", "--exact"])
+    assert 0 < json.loads(capsys.readouterr().out.splitlines()[-1])["auc"] < 1
 
 
 def test_every_recipe_has_a_conventional_twin():

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from speedyfeed.errors import InputError
 
 
@@ -33,6 +35,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         _sync(partial)
         partial.replace(path)
         _sync(path.parent)
+    except SafetensorError as error:  # how its writer tells of a full disk
+        raise _unwritable(path, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -57,6 +61,8 @@ def new_file(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except SafetensorError as error:
+        raise _unwritable(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -64,6 +70,10 @@ def new_file(path: Path) -> Iterator[Path]:
 def write_json(path: Path, value: Any) -> None:
     """Readable JSON, the same bytes for the same value."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _unwritable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: cannot be written ({error}); make room and go on with the same command")
 
 
 def _is_running(pid: str) -> bool:

@@ -17,6 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
+BLOCK = 1 << 22  # values of a mapped array looked at in one go
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ragged:
@@ -59,6 +61,11 @@ def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def in_blocks(values: Array) -> Iterator[Array]:
+    """A long array piece by piece: what is made of one piece is gone before the next comes."""
+    return (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
 
 
 def open_ragged(folder: Path, name: str) -> Ragged:

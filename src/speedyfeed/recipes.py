@@ -11,7 +11,7 @@ from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
-"""Clicks per batch of the conventional workflow, as Microsoft Recommenders has it."""
+"""Clicks per update of the conventional workflow, as Microsoft Recommenders has it."""
 
 
 def speedy_mini() -> RunConfig:
@@ -87,15 +87,16 @@ def npa() -> RunConfig:
 def conventional(run: RunConfig) -> RunConfig:
     """The same without any acceleration: an instance a click, everything padded, nothing shared or reused.
 
-    Histories are padded or cut to 100 news and every news to the longest text, as one sequence.
+    Histories are padded or cut to 100 news and every news to the longest text, as one sequence. A language model
+    takes the clicks of an update one by one: all at once would take 80 GB.
     """
+    size = CONVENTIONAL_SIZE if run.recommender.reads_words else 1
     return replace(
         run,
         news=replace(run.news, segments=False),
         loss=replace(run.loss, in_batch=0.0),
-        batch=replace(
-            run.batch, central=False, autoregressive=False, size=CONVENTIONAL_SIZE, mode="padded", gamma=0
-        ),
+        batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded", gamma=0),
+        train=replace(run.train, accumulate=CONVENTIONAL_SIZE // size),
     )
 
 
@@ -113,6 +114,7 @@ def fast(run: RunConfig) -> RunConfig:
             mode=usual.mode,
             gamma=usual.gamma,
         ),
+        train=replace(run.train, accumulate=TrainConfig().accumulate),
     )
 
 

@@ -187,7 +187,8 @@ def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
     assert cut.order(0).tolist() == [0]  # the other's click is not among the latest
 
 
-def test_where_no_click_has_a_pool_all_borrow():
-    log = timelines([[(1, NO_POOL), (2, NO_POOL)]], [])
+@pytest.mark.parametrize("pools", [[], [[], []]])  # nothing shown but what was clicked: a store has empty pools
+def test_where_no_click_has_a_pool_all_borrow(pools):
+    log = timelines([[(1, NO_POOL), (2, NO_POOL)]], pools)
     draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, borrow=False)
     assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()

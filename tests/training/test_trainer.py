@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ import torch
 
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.models.recommender import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import recipe
-from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.checkpoint import checkpoints, newest_step
 from speedyfeed.training.loop import lr_factor, train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import open_run, start_run
@@ -139,19 +140,25 @@ train(open_run(Path(sys.argv[2])), open_store(Path(sys.argv[1])))
 """
 
 
-def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_path):
-    config = replace(config, train=replace(config.train, steps=14))
+@pytest.mark.parametrize(("precision", "train_layers"), [("fp32", None), ("bf16", 1)])
+def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_path, precision, train_layers):
+    config = replace(
+        config,
+        news=replace(config.news, train_layers=train_layers),
+        train=replace(config.train, steps=60, precision=precision),
+    )
     train(start_run(tmp_path / "whole", config, store), store)
     killed = start_run(tmp_path / "killed", config, store)
     draw = random.Random(3)
     for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
-        seen = len(checkpoints(killed.checkpoints))
-        while process.poll() is None and len(checkpoints(killed.checkpoints)) == seen:
-            time.sleep(0.01)
-        time.sleep(draw.random() / 2)  # anywhere in the steps that follow
+        seen = newest_step(killed.checkpoints)
+        while process.poll() is None and newest_step(killed.checkpoints) == seen:
+            time.sleep(0.001)
+        time.sleep(draw.random() / 10)  # anywhere in the steps that follow
         process.kill()
-        process.wait()
+        assert process.wait() == -signal.SIGKILL
+        assert not killed.model.exists()
     subprocess.run([sys.executable, "-c", TRAIN, store.path, killed.path], check=True)
     assert weights(killed) == weights(open_run(tmp_path / "whole"))
     steps = [line["step"] for line in lines(killed) if "validation_auc" in line and "blend" not in line]
@@ -232,6 +239,47 @@ def test_accumulated_batches_make_one_update(store, config, tmp_path):
     assert counts == {2}
 
 
+@pytest.mark.parametrize("limits", [{"steps": 3}, {"epochs": 1}])
+def test_batches_too_few_for_an_update_make_a_last_one(store, config, tmp_path, limits):
+    config = replace(config, train=replace(config.train, accumulate=50 if "epochs" in limits else 2, **limits))
+    run = start_run(tmp_path / "run", config, store)
+    done = train(run, store).progress.step
+    trainer = Trainer(run, store)
+    trainer.restore()
+    counts = {int(state["step"]) for state in trainer.optimizer.state.values()}
+    assert done % config.train.accumulate
+    assert counts == {done // config.train.accumulate + 1}
+
+
+def test_a_last_update_is_the_mean_of_its_batches(store, config, tmp_path):
+    """One batch alone, where an update takes four, moves the weights as it does where it takes one."""
+    found = []
+    for accumulate in (1, 4):
+        changed = replace(config, train=replace(config.train, accumulate=accumulate, steps=1, validations=0))
+        run = start_run(tmp_path / str(accumulate), changed, store)
+        train(run, store)
+        found.append(Recommender.from_pretrained(run.path).user.start.detach())
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_short_run_has_metrics_too_and_no_pickle_anywhere(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=1)), store)
+    train(run, store)
+    assert [line["step"] for line in lines(run) if "tokens_per_second" in line] == [1]
+    assert list((run.path / "tensorboard").glob("events.out.tfevents.*"))
+    kinds = {path.suffix for path in run.path.rglob("*") if path.is_file() and path.parent.name != "tensorboard"}
+    assert kinds <= {".json", ".jsonl", ".safetensors", ".parquet", ".txt", ""}
+
+
+def test_a_checkpoint_encodes_articles_as_the_run_does(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4, validations=0)), store)
+    train(run, store)
+    (saved,) = checkpoints(run.checkpoints)
+    article = [("Late goal wins the cup", "The cup goes north after a late, late goal, and the north is glad.")]
+    ours, theirs = (Recommender.from_pretrained(path).encode_news(article) for path in (saved / "model", run.path))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path, monkeypatch):
     """Every step takes two seconds by this clock: one until the batch is there, one to learn from it."""
     config = replace(config, train=replace(config.train, epochs=50, minutes=20 / 60, warmup=0.0, validations=5))
@@ -249,6 +297,25 @@ def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path
     assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)
     validated = [line["step"] for line in lines(run) if "validation_auc" in line and "blend" not in line]
     assert validated == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_recommender_goes_to_the_hub_with_what_each_call_takes(store, config, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    model = Trainer(start_run(tmp_path / "run", config, store), store).model
+    calls = []
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda *args, **options: calls.append((args, options)))
+
+    def upload_folder(*, repo_id, folder_path, **options):
+        calls.append(((repo_id, sorted(path.name for path in Path(folder_path).iterdir())), options))
+        return "address"
+
+    monkeypatch.setattr(huggingface_hub, "upload_folder", upload_folder)
+    assert model.push_to_hub("org/name", token="secret", private=True, commit_message="first") == "address"
+    (create, upload) = calls
+    assert create == (("org/name",), {"token": "secret", "private": True, "exist_ok": True})
+    assert upload[1] == {"token": "secret", "commit_message": "first"}
+    assert {CONFIG, WEIGHTS} <= set(upload[0][1])
 
 
 def test_learning_rates_rise_and_fall():

@@ -19,7 +19,7 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.recommender import Recommender
 from speedyfeed.models.users import UserConfig
 from speedyfeed.ragged import Ragged
-from speedyfeed.recipes import conventional, fast
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss, LossConfig
 from speedyfeed.training.run import RunConfig, TrainConfig, start_run
@@ -88,6 +88,7 @@ def test_conventional_and_fast_learn_the_same_from_one_user(name, num_clicks, st
     model, log = build(config, store), one_user(store, num_clicks)
     batch, *_ = quick = learn(model, config, store, log)
     slow_config = conventional(config)
+    slow_config = replace(slow_config, batch=replace(slow_config.batch, size=CONVENTIONAL_SIZE))  # one batch
     slow, *_ = conventionally = learn(model, slow_config, store, log)
     assert_same(conventionally, quick)
     assert batch.history_BL.shape == (1, num_clicks)

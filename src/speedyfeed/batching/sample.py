@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from speedyfeed.batching.draws import Bits, Purpose, as_index, draw, generator
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
-from speedyfeed.ragged import Ragged, offsets_of
+from speedyfeed.ragged import Ragged, in_blocks, offsets_of
 
-READ_VALUES = 1 << 22  # values of a mapped array looked at in one go
+READERS = 1 << 16  # counted in one go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,19 +85,16 @@ class Sampler:
         self._negatives = negatives
         self._seed = seed
         self._autoregressive = autoregressive
-        self._borrow = borrow or not len(timelines.pools)
+        self._borrow = borrow or not timelines.has_pools
         lengths = np.minimum(timelines.clicks.lengths, max_clicks)
         starts = timelines.clicks.offsets[1:] - lengths
-        is_learned = np.ones(len(timelines.clicks.values), np.bool)
-        if not self._borrow:
-            is_learned = timelines.click_pools[:] >= 0
-        num_learned = offsets_of(is_learned.astype(np.int64))
-        self._keys = np.flatnonzero(num_learned[timelines.clicks.offsets[1:]] > num_learned[starts])
+        self._keys = np.flatnonzero(lengths if self._borrow else count_with_pool(timelines, starts))
         if not len(self._keys):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
         if not autoregressive:
             self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
-            self._keys = self._keys[is_learned[self._keys]]
+            if not self._borrow:
+                self._keys = self._keys[timelines.click_pools[self._keys] >= 0]
 
     @property
     def num_instances(self) -> int:
@@ -178,12 +175,24 @@ class Sampler:
         return period
 
 
+def count_with_pool(timelines: Timelines, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each reader, the clicks from a place in the store on that have skipped news beside them."""
+    offsets = timelines.clicks.offsets
+    counts = np.empty(len(starts), np.int64)
+    for first in range(0, len(starts), READERS):
+        some = slice(first, first + READERS)
+        begin, ends = offsets[first], offsets[1:][some]
+        up_to = offsets_of((timelines.click_pools[begin : ends[-1]] >= 0).astype(np.int64))
+        counts[some] = up_to[ends - begin] - up_to[starts[some] - begin]
+    return counts
+
+
 def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
     """News that were clicked or skipped, sorted; reads all timelines and pools."""
     occurs = np.zeros(num_news + 1, np.bool)
     for values in (timelines.clicks.values, timelines.pools.values):
-        for start in range(0, len(values), READ_VALUES):
-            occurs[values[start : start + READ_VALUES]] = True
+        for block in in_blocks(values):
+            occurs[block] = True
     return np.flatnonzero(occurs).astype(np.int32)
 
 

@@ -32,6 +32,7 @@ class BusBenchConfig:
     attention_dropout: float | None = 0.0
     """None keeps the encoder's own, as in the paper; torch then stores every score."""
     rounds: int = 3
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,7 @@ def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: 
     num_news = times * config.tokens // text_length
     cuts = torch.arange(segments + 1) * text_length // segments
     lengths_K, segments_M = cuts.diff().repeat(num_news), torch.full((num_news,), segments)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(config.seed)
     tokens_T = torch.randint(5, model.config.vocab_size, (num_news * text_length,), generator=generator)
 
     def step(news: int = num_news) -> None:

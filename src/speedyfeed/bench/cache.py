@@ -1,4 +1,4 @@
-"""What the cache costs in quality and saves in time: the same run with gamma 0, 10, 20 and 30, for equal epochs.
+"""What the cache costs in quality and saves in time: the same run with several gammas, for equal epochs or time.
 
 Gamma is for how many steps a cached embedding stays fresh; 0 is no cache. AUC is compared with that of gamma 0,
 paired by impression. Drift is the cosine between a row when it is read and the same news encoded then.

@@ -16,7 +16,7 @@ from speedyfeed.bench.harness import table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import plan
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import conventional, recipe
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
 
 PAPER_WITHOUT, PAPER_WITH = 0.30, 0.70
 """One bucket without centralized encoding, and what both techniques reach."""
@@ -76,7 +76,7 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
                     num_samples=1,
                 )
                 shares[name][str(buckets)] = planned.tokens / planned.padded_tokens
-        slow = replace(conventional(chosen).batch, seed=config.seed)
+        slow = replace(conventional(chosen).batch, size=CONVENTIONAL_SIZE, seed=config.seed)
         planned = plan(store, slow, lengths_V, most_batches=config.most_batches, num_samples=1)
     return DataEfficiencyFigures(**shares, conventional=planned.tokens / planned.padded_tokens)
 

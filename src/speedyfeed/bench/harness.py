@@ -15,15 +15,16 @@ import json
 import os
 import platform
 import subprocess
+import threading
 import time
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from tyro.conf import arg
@@ -102,6 +103,32 @@ def memory(entry: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {entry}")
 
 
+class PeakMemory:
+    """The most memory of its own that a process takes while this is entered, looked at every few milliseconds."""
+
+    def __enter__(self) -> Self:
+        self._before = self._highest = memory("RssAnon")
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    @property
+    def growth(self) -> int:
+        """Bytes above what there was before."""
+        return self._highest - self._before
+
+    def _watch(self) -> None:
+        while True:
+            self._highest = max(self._highest, memory("RssAnon"))
+            if self._is_over.wait(0.005):
+                return
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, aligned to be read as it is: the first column to the left, the others to the right."""
     widths = [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -118,6 +145,17 @@ def config_type(module: ModuleType) -> type[Any]:
     """What `measure` of a bench takes."""
     kind: type[Any] = typing.get_type_hints(module.measure)["config"]
     return kind
+
+
+def command_of(name: str, facts: Mapping[str, Any]) -> str:
+    """What measures the same again: the bench and all its settings, defaults included."""
+    words = [f"speedyfeed bench {name}"]
+    for option, value in facts["config"].items():
+        if value is None or value is False or value == []:
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        words.append(" ".join([f"--{option.replace('_', '-')}", *map(str, values)]))
+    return " ".join(words)
 
 
 def as_command(module: ModuleType, name: str) -> SimpleNamespace:
@@ -161,4 +199,4 @@ def _run(module: ModuleType, name: str, arguments: Any) -> None:
     if arguments.json:
         print(json.dumps(facts))
     else:
-        print(f"{Machine()}\n\n{told}")
+        print(f"{Machine()}\n{command_of(name, facts)}\n\n{told}")

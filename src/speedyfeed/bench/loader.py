@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
 from speedyfeed.bench.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
-from speedyfeed.bench.harness import memory, now, table
+from speedyfeed.bench.harness import PeakMemory, now, table
 from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import plan
 from speedyfeed.bench.speedup import SpeedupConfig, our_run
@@ -35,7 +35,8 @@ class LoaderBenchConfig:
     shares: tuple[float, ...] = (0.1, 0.32, 1.0)
     """Of its readers."""
     recipe: str = "speedy-mini"
-    encoder: str = "minilm"
+    encoder: str | None = None
+    """Another encoder than the recipe's."""
     precision: str = "fp32"
     rounds: int = 3
     """Training steps timed, after one to warm up."""
@@ -137,18 +138,18 @@ def load_epoch(path: Path, readers: int, run: RunConfig) -> Epoch:
     """Go through an epoch, and do nothing else."""
     store = open_store(path)
     lengths_V = news_lengths(store.news)
-    before = highest = memory("RssAnon")
     batches = clicks = tokens = encoded = read = 0
     started = now()
-    with Loader(first_readers(store.train, readers), lengths_V, run.batch, epochs=1) as loader:
+    with (
+        PeakMemory() as peak,
+        Loader(first_readers(store.train, readers), lengths_V, run.batch, epochs=1) as loader,
+    ):
         for batch in loader:
             batches += 1
             clicks += batch.num_clicks
             tokens += batch.num_tokens
             encoded += len(batch.encode_E)
             read += len(batch.read_R)
-            if batches % 16 == 0:
-                highest = max(highest, memory("RssAnon"))
     return Epoch(
         batches=batches,
         clicks=clicks,
@@ -156,7 +157,7 @@ def load_epoch(path: Path, readers: int, run: RunConfig) -> Epoch:
         encoded=encoded,
         read=read,
         seconds=now() - started,
-        private_bytes=highest - before,
+        private_bytes=peak.growth,
     )
 
 

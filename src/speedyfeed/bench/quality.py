@@ -1,8 +1,9 @@
-"""The main table: the baselines, conventional and fast, and Speed-Mini, -Half and -Last, over several seeds.
+"""The main table: baselines and ours, each over the same seeds.
 
-Every contender is given the same minutes of training, starts from its recipe, keeps the model that validated best
-and is judged on all impressions of dev. Chance and popularity stand beside them, and the best possible where the
-logs are a synthetic newsroom's. Killed or stopped, the same command goes on; what was judged is not run again.
+There are NPA, NAML, LSTUR and NRMS, conventional and fast, and Speed-Mini, -Half and -Last. Every contender is
+given the same minutes of training, starts from its recipe, keeps the model that validated best and is judged
+on all impressions of dev. Chance and popularity stand beside them, and the best possible where the logs are a
+synthetic newsroom's. Killed or stopped, the same command goes on; what was judged is not run again.
 
 Example: speedyfeed bench quality --store store/ --runs nrms speed-mini --seeds 0 1 2 --minutes 1
 """

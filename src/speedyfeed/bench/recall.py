@@ -42,6 +42,7 @@ class RecallBenchConfig:
     k: int = 200
     """News wanted for each."""
     rounds: int = 3
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +73,7 @@ def measure(config: RecallBenchConfig) -> RecallFigures:
 
 def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
     """Build both, compare what they find, then time them in turn."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(config.seed)
     news_VD = draw_news(num_news, config.width, config.spread, rng)
     readers_BD = draw_readers(news_VD, config.queries, rng)
     ids = np.arange(1, num_news + 1)

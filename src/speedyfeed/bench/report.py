@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from speedyfeed.bench.harness import Machine, config_type, table
+from speedyfeed.bench.harness import Machine, command_of, config_type, table
 from speedyfeed.bench.newsroom import BENCH, READERS, make_newsroom, paper_shaped
 from speedyfeed.cli import BENCHES
 from speedyfeed.data.synthetic import SynthConfig
@@ -46,6 +46,8 @@ Facts = dict[str, Any]
 class Arguments:
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in --out."""
+    logs: Path | None = None
+    """The raw logs of --store: `ablation` prepares them without refinement."""
     out: Path = BENCH
     """Folder for the report and everything it is made of."""
     only: tuple[str, ...] = ()
@@ -192,8 +194,7 @@ def _claims(measured: Mapping[str, Facts]) -> str:
 def _section(folder: Path, name: str, facts: Facts) -> str:
     """What the bench says of itself, its tables and its figures."""
     about = (_module(name).__doc__ or "").split("\n\nExample:")[0]
-    settings = [f"{key} {facts['config'][key]}" for key in ("precision", "seed") if key in facts["config"]]
-    origin = ", ".join([f"`speedyfeed bench {name}`: {facts['bench_seconds']:.0f} s", *settings])
+    origin = f"`{command_of(name, facts)}`: {facts['bench_seconds']:.0f} s"
     machine = Machine(**facts["machine"])
     if machine != Machine():
         origin += f"; measured on: {machine}"
@@ -218,6 +219,8 @@ def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, P
         known = {"folder": arguments.out}
         if arguments.store is not None:
             known["store"] = arguments.store
+            if arguments.logs is not None:
+                known["logs"] = arguments.logs
         elif "store" in taken:
             config = SynthConfig() if "seeds" in taken else paper_shaped(READERS)  # judging encodes every news
             made = make_newsroom(config, arguments.out)

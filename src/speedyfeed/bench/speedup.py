@@ -26,8 +26,9 @@ from speedyfeed.bench.newsroom import store_of
 from speedyfeed.bench.planned import Piece, Plan, cut, plan
 from speedyfeed.bench.stage import Stage
 from speedyfeed.data.store import Store
+from speedyfeed.errors import InputError
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import conventional, recipe
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
 from speedyfeed.training.run import RunConfig
 
 PAPER_OVERALL = 128.7
@@ -45,7 +46,8 @@ class SpeedupConfig:
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
     recipe: str = "speedy-mini"
     """The run that is ours; conventional is the same with every acceleration off."""
-    encoder: str = "minilm"
+    encoder: str | None = None
+    """Another encoder than the recipe's."""
     precision: str = "fp32"
     """Of both sides: fp32, bf16, or fp16 on CUDA."""
     rounds: int = 3
@@ -124,6 +126,8 @@ def switches(ours: RunConfig) -> Mapping[str, Switch]:
 def variants_of(ours: RunConfig) -> dict[str, RunConfig]:
     """The conventional run, each technique alone (`only ...`), and one after the other (`+ ...`) up to ours."""
     slow, known = conventional(ours), switches(ours)
+    # Planned as whole updates; `cut` makes pieces of them that fit into memory.
+    slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE), train=ours.train)
     _, *others = known  # the first alone is the first of those one after the other
     _, *steps = accumulate(known.values(), lambda run, switch: switch(run), initial=slow)
     steps[-1] = replace(steps[-1], loss=ours.loss)  # an in-batch loss needs all of them
@@ -168,9 +172,11 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
 def our_run(config: SpeedupConfig) -> RunConfig:
     """The recipe as it is measured."""
     run = recipe(config.recipe)
+    if run.recommender.reads_words:
+        raise InputError(f"--recipe {config.recipe}: learns words; choose one of a language model")
     return replace(
         run,
-        news=replace(run.news, encoder=config.encoder),
+        news=replace(run.news, encoder=config.encoder or run.news.encoder),
         batch=replace(run.batch, seed=config.seed),
         train=replace(run.train, precision=config.precision, validations=0, seed=config.seed),
     )

@@ -40,7 +40,8 @@ class StepConfig:
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
     recipe: str = "speedy-mini"
-    encoder: str = "minilm"
+    encoder: str | None = None
+    """Another encoder than the recipe's."""
     precision: str = "fp32"
     skip: int = 200
     """Steps that are planned but not taken: the cache should be warm."""

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from speedyfeed.batching.batches import news_lengths
 from speedyfeed.commands.prepare import print_summary
 from speedyfeed.commands.synth import print_newsroom
 from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.data.store import Store
 from speedyfeed.data.synthetic import Newsroom, SynthConfig, synthesize
+from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.evaluation.judge import FinishedRun, judge_run, open_data, open_finished
 from speedyfeed.progress import progress_bars
@@ -37,6 +39,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    if arguments.steps < 1:
+        raise InputError(f"--steps {arguments.steps}: expected at least 1")
     logs, place, path = (arguments.out / name for name in ("newsroom", "store", "run"))
     if (logs / "newsroom.json").exists():
         shutil.rmtree(logs)  # made by a demo before, and made again the same
@@ -92,9 +96,8 @@ def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) 
     """What training cost, and what the conventional workflow would have, encoding as many tokens a second."""
     rates = load_rates(path)
     clicks_per_second = outcome.progress.clicks / outcome.progress.seconds
-    settings = store.manifest["settings"]
     news_per_click = config.batch.max_clicks + 1 + config.batch.negatives
-    tokens_per_news = settings["segment_tokens"] * len(settings["fields"])
+    tokens_per_news = int(news_lengths(store.news).max())
     slow_clicks_per_second = rates["tokens_per_second"] / (news_per_click * tokens_per_news)
     print(f"\nTraining took {outcome.progress.seconds / 60:.1f} minutes for {outcome.progress.clicks:,} clicks")
     print(f"  clicks learned   {clicks_per_second:8.1f} a second")

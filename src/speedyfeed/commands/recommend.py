@@ -11,7 +11,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.evaluation.judge import open_finished
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    model = Recommender.from_pretrained(arguments.run)
+    model = open_finished(arguments.run).model
     history = [news_id for news_id in arguments.history.split(",") if news_id]
     found = model.recommend(history, k=arguments.k, reader=arguments.reader)
     if arguments.json:

@@ -21,6 +21,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
+from speedyfeed.folders import remove_folder
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
@@ -29,6 +30,7 @@ from speedyfeed.recipes import in_workflow, recipe
 from speedyfeed.training.distributed import is_under_torchrun, open_ranks
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run import RunConfig, TrainConfig, is_run_of, open_run, start_run
 
 
@@ -75,7 +77,12 @@ def run(arguments: Arguments) -> None:
         store = open_store(arguments.store)
         ranks.first(lambda: _require_run(arguments, store))
         with progress_bars() if ranks.is_first else nullcontext(silent) as report:
-            outcome = train(open_run(arguments.run), store, report, ranks=ranks)
+            try:
+                outcome = train(open_run(arguments.run), store, report, ranks=ranks)
+            except InputError:
+                if ranks.is_first and not (arguments.run / METRICS).exists():
+                    remove_folder(arguments.run)  # it never began: the command, put right, may make it anew
+                raise
     if not ranks.is_first:
         return
     if arguments.json:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
-from speedyfeed.ragged import Ragged, open_array, open_ragged
+from speedyfeed.ragged import Ragged, in_blocks, open_array, open_ragged
 
 STORE_VERSION = 2
 PAD_NEWS = 0
@@ -57,7 +57,19 @@ class Timelines:
     user_pools: NDArray[np.int64]
     """Beside each reader, the row of `pools` of the first impression; -1 where it skipped nothing."""
     pools: Ragged
-    """Skipped news by impression."""
+    """Skipped news by impression; empty where everything shown was clicked."""
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether any click has skipped news beside it."""
+        return any((block >= 0).any() for block in in_blocks(self.click_pools))
+
+    def count_clicks(self, num_news: int) -> NDArray[np.int64]:
+        """How often each news was clicked, news 0 included."""
+        num_clicks_V = np.zeros(num_news + 1, np.int64)
+        for block in in_blocks(self.clicks.values):
+            num_clicks_V += np.bincount(block, minlength=num_news + 1)
+        return num_clicks_V
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

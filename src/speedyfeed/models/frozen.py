@@ -123,6 +123,7 @@ class FrozenBelow:
         return rows
 
     def _run_bottom(self, news: PackedNews, first_position: int) -> Tensor:
+        """Always in full precision: what is kept must not depend on who asked first."""
         device = self._model.device
         layout = build_layout(
             news.lengths_K,
@@ -132,11 +133,12 @@ class FrozenBelow:
             device=device,
             is_padding_T=news.is_padding_T,
         )
-        hidden = self._bottom(
-            input_ids=news.tokens_T.to(device).long()[layout.order_T][None],
-            position_ids=layout.position_T[None] + first_position,
-            layout=layout,
-        ).last_hidden_state[0]
+        with torch.autocast(device.type, enabled=False):
+            hidden = self._bottom(
+                input_ids=news.tokens_T.to(device).long()[layout.order_T][None],
+                position_ids=layout.position_T[None] + first_position,
+                layout=layout,
+            ).last_hidden_state[0]
         rows = torch.empty(hidden.shape)
         rows[layout.order_T.cpu()] = hidden.float().cpu()
         return rows

@@ -179,6 +179,8 @@ class Recommender(nn.Module):
 
     def recommend(self, history: Sequence[str], *, k: int = 10, reader: str | None = None) -> list[Recommendation]:
         """The k best news of the catalogue for the reader of that history, without those already read."""
+        if k < 1:
+            raise InputError(f"k {k}: expected at least 1")
         catalogue = self._require_catalogue()
         read = self._rows(history)
         news_VD = self._news_for(reader)
@@ -212,6 +214,10 @@ class Recommender(nn.Module):
     def from_pretrained(cls, path: str | Path) -> "Recommender":
         """A recommender from its folder, from a run folder, or from the Hub."""
         folder = _find(path)
+        if not (folder / CONFIG).exists():
+            raise InputError(
+                f"{path}: holds no recommender ({CONFIG}); give a finished run, or what save_pretrained wrote"
+            )
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
             config = RecommenderConfig(
@@ -234,16 +240,18 @@ class Recommender(nn.Module):
             model.catalogue = load_catalogue(folder)
         return model.eval()
 
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the saved folder to the Hub; options as `huggingface_hub.upload_folder` takes them."""
+    def push_to_hub(
+        self, repo_id: str, *, token: str | None = None, private: bool | None = None, **options: Any
+    ) -> str:
+        """Upload the saved folder to the Hub; other options as `huggingface_hub.upload_folder` takes them."""
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import create_repo, upload_folder
 
         with TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            create_repo(repo_id, exist_ok=True)
-            return str(upload_folder(repo_id=repo_id, folder_path=folder, **options))
+            create_repo(repo_id, token=token, private=private, exist_ok=True)
+            return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
 
     def _encode_clicks(self, clicks_LD: Tensor, reader: int) -> NDArray[np.float32]:
         users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), readers_B=torch.tensor([reader]))

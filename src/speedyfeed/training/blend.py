@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from speedyfeed.errors import InputError
 from speedyfeed.folders import new_file
 
 SHARES = (0.25, 0.5, 0.75)
@@ -23,11 +21,8 @@ SHARES = (0.25, 0.5, 0.75)
 
 def save_start(path: Path, model: nn.Module) -> None:
     """Keep the weights that training will change."""
-    try:
-        with new_file(path) as partial:
-            save_file({name: value.detach().contiguous() for name, value in _trained(model)}, partial)
-    except SafetensorError as error:
-        raise InputError(f"{path}: cannot be written ({error}); make room and start again") from error
+    with new_file(path) as partial:
+        save_file({name: value.detach().contiguous() for name, value in _trained(model)}, partial)
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file
 from torch import Tensor, nn
 
@@ -64,13 +63,10 @@ def save_checkpoint(
     tensors |= _optimizer_tensors(optimizer)
     if cache is not None:
         tensors |= {f"cache.{name}": value for name, value in cache.export(oldest_row).items()}
-    try:
-        with new_folder(path) as partial:
-            model.save_pretrained(partial / "model")
-            save_file({name: value.contiguous() for name, value in tensors.items()}, partial / TRAINING)
-            write_json(partial / STATE, {"progress": asdict(progress), "scaler": scaler.state_dict()})
-    except SafetensorError as error:
-        raise InputError(f"{path}: cannot be written ({error}); make room and resume") from error
+    with new_folder(path) as partial:
+        model.save_pretrained(partial / "model")
+        save_file({name: value.contiguous() for name, value in tensors.items()}, partial / TRAINING)
+        write_json(partial / STATE, {"progress": asdict(progress), "scaler": scaler.state_dict()})
     return path
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from speedyfeed.batching.batches import Batch
-from speedyfeed.batching.loader import Loader
+from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Store
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.blend import blend
@@ -17,7 +17,7 @@ from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.outcome import write_model
 from speedyfeed.training.run import RunFolder, TrainConfig
-from speedyfeed.training.signals import Stop
+from speedyfeed.training.signals import Stop, Stopped
 from speedyfeed.training.trainer import Trainer
 
 Watch = Callable[[Trainer, Batch], None]
@@ -39,29 +39,50 @@ def train(
 
     `watch` is shown every batch before it is learned from; its time is not counted.
     """
-    trainer = Trainer(run, store, ranks)
-    config = run.config.train
-    progress, state = trainer.restore()
-    if ranks.any(run.model.exists()):
-        return Outcome(
-            progress=replace(progress, best_auc=run.facts.get("best_auc", progress.best_auc)), is_finished=True
-        )
-    lengths_V = trainer.news.lengths_M.numpy()
+    with Stop() as stop:
+        trainer = Trainer(run, store, ranks)
+        progress, state = trainer.restore()
+        if ranks.any(run.model.exists()):
+            best = run.facts.get("best_auc", progress.best_auc)
+            return Outcome(progress=replace(progress, best_auc=best), is_finished=True)
+        resume_step = -1 if state is None else progress.step
+        with MetricsFile(run.path if ranks.is_first else None, resume_step=resume_step) as metrics:
+            progress, is_over = _learn(trainer, metrics, progress, state, stop, report, watch)
+            if is_over:
+                progress = _look_at_blends(trainer, metrics, progress, stop)
+        if not is_over or ranks.any(stop.is_asked):
+            return Outcome(progress=progress, is_finished=False)
+        ranks.first(lambda: run.note(best_auc=progress.best_auc))
+        try:
+            write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, ranks), ranks)
+        except Stopped:
+            return Outcome(progress=progress, is_finished=False)
+    return Outcome(progress=progress, is_finished=True)
+
+
+def _learn(
+    trainer: Trainer,
+    metrics: MetricsFile,
+    progress: Progress,
+    state: LoaderState | None,
+    stop: Stop,
+    report: Report,
+    watch: Watch | None,
+) -> tuple[Progress, bool]:
+    """Steps, looks and checkpoints; returns how far they came, and whether that was to the end."""
+    config, ranks = trainer.config.train, trainer.ranks
     is_over = _is_over(progress, config)
     saved_step = progress.step
-    with (
-        Stop() as stop,
-        Loader(
-            store.train,
-            lengths_V,
-            run.config.batch,
-            epochs=config.epochs,
-            state=state,
-            borrow=trainer.loss.learns_all,
-        ) as loader,
-        MetricsFile(run.path if ranks.is_first else None, resume_step=progress.step) as metrics,
-    ):
-        meter = Meter()
+    factor = 0.0
+    meter = Meter()
+    with Loader(
+        trainer.store.train,
+        trainer.news.lengths_M.numpy(),
+        trainer.config.batch,
+        epochs=config.epochs,
+        state=state,
+        borrow=trainer.loss.learns_all,
+    ) as loader:
         if state is None:
             report("first look", 0, 0)
             auc = trainer.begin()
@@ -72,6 +93,7 @@ def train(
             batch = next(loader, None)
             if batch is None:
                 is_over = True
+                trainer.flush(factor)
                 metrics.write(progress.step, trainer.check_cache(progress.step))
                 trainer.save(progress, loader.state())
                 break
@@ -82,7 +104,8 @@ def train(
             ranks.take_traffic()  # what was told between two steps is of neither
             epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
             share = _share_of_run(config, (progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
-            loss = trainer.step(batch, lr_factor(share, config.warmup))
+            factor = lr_factor(share, config.warmup)
+            loss = trainer.step(batch, factor)
             seconds = ranks.from_first(perf_counter() - started)  # all must agree on how long the run has been
             before = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
             progress = replace(
@@ -96,12 +119,12 @@ def train(
             crossed = int(after * config.validations) > int(before * config.validations)
             meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=ranks.take_traffic())
             report("train", min(1000, int(1000 * after)), 1000, meter.note())
-            if meter.is_due:
-                metrics.write(
-                    progress.step, meter.take() | {"epochs": epochs, "lr_factor": lr_factor(share, config.warmup)}
-                )
             is_stopped = ranks.any(stop.is_asked)
             is_over = _is_over(progress, config)
+            if meter.is_due(last=after >= 1 or is_stopped):
+                metrics.write(progress.step, meter.take() | {"epochs": epochs, "lr_factor": factor})
+            if is_over:
+                trainer.flush(factor)
             if trainer.validation is not None and (crossed or is_over):
                 progress = _look(trainer, metrics, progress, trainer.validate())
             is_whole = progress.step % config.accumulate == 0  # an update is never half saved
@@ -111,12 +134,7 @@ def train(
                 saved_step = progress.step
                 if is_stopped:
                     break
-        if is_over:
-            progress = _look_at_blends(trainer, metrics, progress)
-    if is_over:
-        ranks.first(lambda: run.note(best_auc=progress.best_auc))
-        write_model(run, trainer.model, store, trainer.news, report, ranks)
-    return Outcome(progress=progress, is_finished=is_over)
+    return progress, is_over
 
 
 def lr_factor(share: float, warmup: float) -> float:
@@ -153,13 +171,15 @@ def _look(
     return replace(progress, best_auc=auc)
 
 
-def _look_at_blends(trainer: Trainer, metrics: MetricsFile, progress: Progress) -> Progress:
+def _look_at_blends(trainer: Trainer, metrics: MetricsFile, progress: Progress, stop: Stop) -> Progress:
     """Look at blends of the start and the end, where the start was saved."""
     if not progress.step or not trainer.ranks.any(trainer.run.start.exists()):
         return progress
 
     def look(share: float) -> None:
         nonlocal progress
+        if trainer.ranks.any(stop.is_asked):
+            return  # all of them come again when the run is resumed
         progress = _look(trainer, metrics, progress, trainer.validate(), share)
 
     blend(trainer.run.start, trainer.model, look)

@@ -37,10 +37,9 @@ class Meter:
         self._tokens += batch.num_tokens
         self._padded += batch.num_padded_tokens
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the last line is some seconds old."""
-        return perf_counter() - self._since >= SECONDS_PER_LINE
+    def is_due(self, *, last: bool) -> bool:
+        """Whether the last line is some seconds old, or no other will come, and there is something to say."""
+        return self._steps > 0 and (last or perf_counter() - self._since >= SECONDS_PER_LINE)
 
     def values(self) -> dict[str, float]:
         """Means and rates since the last line."""
@@ -86,7 +85,7 @@ class MetricsFile:
     def __init__(self, folder: Path | None, *, resume_step: int) -> None:
         """What comes again in a resumed run is dropped: lines past `resume_step`, and blends, the last of all.
 
-        None writes nothing.
+        -1 is a run from its start. No folder: nothing is written.
         """
         self._file: TextIO | None = None
         if folder is None:

@@ -1,11 +1,9 @@
 """What a run leaves: the best model so far while it trains, the recommender with its news when it ends."""
 
-import numpy as np
 import torch
 from safetensors.torch import load_model
 
-from speedyfeed.data.store import WORDS, Store
-from speedyfeed.encoding.articles import Articles
+from speedyfeed.data.store import Store
 from speedyfeed.folders import new_folder, remove_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
@@ -54,10 +52,8 @@ def _write_model(
         titles=titles["title"].to_pylist(),
         categories=titles["category"].to_pylist(),
         embeddings_VD=news_VD[1:],
-        num_clicks=np.bincount(store.train.clicks.values, minlength=store.num_news + 1)[1:].tolist(),
+        num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
         texts=news.select(torch.arange(1, len(news))) if model.news.is_personal else None,
     )
-    tokenizer = store.path / WORDS if model.news.reads_words else model.config.news.encoder
-    model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

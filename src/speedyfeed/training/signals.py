@@ -1,11 +1,18 @@
-"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps."""
+"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps, or by work that reports how far it is."""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from speedyfeed.progress import Report
+from speedyfeed.training.distributed import Ranks
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(Exception):
+    """Work was broken off because a signal asked for it."""
 
 
 class Stop:
@@ -20,6 +27,16 @@ class Stop:
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._hear)
         return self
+
+    def heard_by(self, report: Report, ranks: Ranks) -> Report:
+        """The report, raising `Stopped` once a signal came; one of several ranks does not leave the others."""
+
+        def told(*args: Any) -> None:
+            if self.is_asked:
+                raise Stopped
+            report(*args)
+
+        return told if ranks.world == 1 else report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

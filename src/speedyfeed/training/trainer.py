@@ -16,6 +16,7 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.draws import Purpose, draw
 from speedyfeed.batching.loader import LoaderState
 from speedyfeed.data.store import WORDS, Store
+from speedyfeed.encoding.articles import Articles
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.known import known_in
 from speedyfeed.encoding.tokens import open_packed
@@ -44,6 +45,7 @@ from speedyfeed.training.workflows import Workflow
 
 PROJECTED_NEWS = 512
 """News that the projection of a new run is fitted to."""
+NOT_FINITE = "the last checkpoint is whole. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
 class Trainer:
@@ -60,9 +62,12 @@ class Trainer:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        has_pools = len(store.train.pools) > 0
-        self.loss = ClickLoss(config.loss, config.loss.no_pool_weight if has_pools else 1.0).to(self.device)
+        tokenizer = store.path / WORDS if self.model.news.reads_words else config.news.encoder
+        self.model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
+        no_pool_weight = config.loss.no_pool_weight if store.train.has_pools else 1.0
+        self.loss = ClickLoss(config.loss, no_pool_weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
+        self._num_waiting = 0  # batches since the last update
         self.cache = (
             NewsCache(
                 num_news=store.num_news,
@@ -76,13 +81,12 @@ class Trainer:
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, words=self.model.news.reads_words, known=self.model.known)
-        num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
         self.workflow = Workflow(
             self.model,
             self.loss,
             self.news,
             self.cache,
-            log_popularity(torch.from_numpy(num_clicks_V)),
+            log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news))),
             config.batch,
             ranks,
         )
@@ -102,14 +106,20 @@ class Trainer:
         # No rank is past this before all have come here: what was written above is there when the next step reads.
         value = self.ranks.sum(float(learned.loss.detach()))
         if not math.isfinite(value):
-            raise InputError(
-                f"the loss became {value} at step {batch.step}; the last checkpoint is whole. Try a lower "
-                "--encoder-lr or --lr, or --precision fp32"
-            )
+            raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
         self.scaler.scale(learned.loss / self.config.train.accumulate).backward()
+        self._num_waiting += 1
         if (batch.step + 1) % self.config.train.accumulate == 0:
             self._update(lr_factor)
         return value
+
+    def flush(self, lr_factor: float) -> None:
+        """Update with what was learned since the last update: at the end it may be less than one takes."""
+        if self._num_waiting:
+            for parameter in self._parameters():
+                if parameter.grad is not None:
+                    parameter.grad *= self.config.train.accumulate / self._num_waiting
+            self._update(lr_factor)
 
     def restore(self) -> tuple[Progress, LoaderState | None]:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
@@ -211,13 +221,19 @@ class Trainer:
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * lr_factor
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        parameters = self._parameters()
         self.ranks.add_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip)
+        length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
+        if not math.isfinite(length) and not self.scaler.is_enabled():  # which leaves out such an update
+            raise InputError(f"a gradient became {length}; {NOT_FINITE}")
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        self._num_waiting = 0
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _choose_precision(self) -> Precision:
         """As the run began: a resumed run must not choose again."""

@@ -1,5 +1,6 @@
 """A sample of dev impressions, ranked now and then while training."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.run import TrainConfig
 from speedyfeed.training.shares import encode_all
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validation:
@@ -35,12 +38,16 @@ class Validation:
 
     @classmethod
     def of(cls, store: Store, config: TrainConfig, known: Known) -> "Validation | None":
-        """None where the store has no dev split, or none is wanted."""
+        """None where the store has no dev split, or one without clicked beside skipped news, or none is wanted."""
         if "dev" not in store.splits or not config.validations:
             return None
         dev = store.impressions("dev")
-        num_rows = min(config.validation_impressions, len(dev.candidates))
-        rows = np.sort(np.random.default_rng(config.seed).choice(len(dev.candidates), num_rows, replace=False))
+        telling = np.flatnonzero(_has_both(dev))
+        if not len(telling):
+            log.warning("%s: no impression of dev has clicked and skipped news: no validation", store.path)
+            return None
+        num_rows = min(config.validation_impressions, len(telling))
+        rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
         candidates = dev.candidates.take(rows)
         labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
         readers, places = np.unique(dev.readers[rows], return_inverse=True)
@@ -83,3 +90,13 @@ class Validation:
 
     def _mean_auc(self, scores: Ragged) -> float:
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
+
+
+def _has_both(dev: Impressions) -> NDArray[np.bool]:
+    """Which impressions have clicked and skipped news, so that a ranking of them can be right or wrong."""
+    has_both = dev.candidates.lengths > 0
+    starts = dev.candidates.offsets[:-1][has_both]
+    if len(starts):
+        labels = [np.logical_or.reduceat(dev.labels == label, starts) for label in (0, 1)]
+        has_both[has_both] = labels[0] & labels[1]
+    return has_both

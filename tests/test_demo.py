@@ -1,0 +1,35 @@
+"""The demo, on a newsroom and with an encoder small enough for a test."""
+
+from dataclasses import replace
+
+import pytest
+
+from speedyfeed.cli import main
+from speedyfeed.commands import demo
+from speedyfeed.data.synthetic import SynthConfig
+from speedyfeed.recipes import recipe
+
+
+def test_it_shows_quality_speed_and_one_reader_and_goes_on(tmp_path, tiny_encoder, monkeypatch, capsys):
+    small = SynthConfig(users=120, news=200, days=8)
+    mini = recipe("speedy-mini")
+    tiny = replace(
+        mini,
+        news=replace(mini.news, encoder=str(tiny_encoder), dim=16),
+        batch=replace(mini.batch, token_budget=500),
+        train=replace(mini.train, precision="fp32"),
+    )
+    monkeypatch.setattr(demo, "SynthConfig", lambda: small)
+    monkeypatch.setattr(demo, "recipe", lambda _: tiny)
+    words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
+    main(words)
+    said = capsys.readouterr().out
+    for part in ("popularity", "this model", "of the way", "cache hit rate", "data efficiency", "times as fast"):
+        assert part in said
+    assert len(said.split("is recommended\n")[1].split("\n\n")[0].splitlines()) == 5
+    main(words)  # trained already: shown again
+    assert capsys.readouterr().out.splitlines()[-8:] == said.splitlines()[-8:]
+    with pytest.raises(SystemExit) as stop:
+        main([*words[:-1], "0"])
+    assert stop.value.code == 2
+    assert "--steps 0: expected at least 1" in capsys.readouterr().err

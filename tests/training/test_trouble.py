@@ -1,0 +1,150 @@
+"""What may befall a run: a clear stop, nothing half written, and it goes on from where it was."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from speedyfeed.data.prepare import PrepareConfig, prepare
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.models.base import NewsModule
+from speedyfeed.models.recommender import Recommender
+from speedyfeed.progress import silent
+from speedyfeed.recipes import recipe
+from speedyfeed.training.checkpoint import checkpoints, newest_step
+from speedyfeed.training.loop import train
+from speedyfeed.training.run import start_run
+from speedyfeed.training.trainer import Trainer
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_before_it_is_learned_from(
+    store, config, tmp_path, monkeypatch
+):
+    run = start_run(tmp_path / "run", config, store)
+    step = Trainer.step
+
+    def poisoned(self, batch, factor):
+        self.model.user.start.register_hook(lambda gradient: gradient * torch.inf if batch.step == 3 else gradient)
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", poisoned)
+    with pytest.raises(InputError, match=r"a gradient became (inf|nan).*lower"):
+        train(run, store)
+    monkeypatch.undo()
+    assert not checkpoints(run.checkpoints)  # the one of step 4 would have had it
+    assert train(run, store).is_finished
+
+
+@pytest.mark.parametrize("place", ["best", "checkpoints", "."])
+def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on(store, config, tmp_path, monkeypatch, place):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4)), store)
+    save = Recommender.save_pretrained
+
+    def full(self, folder):
+        save(self, folder)
+        if Path(folder).is_relative_to(run.path / place) and (place != "." or Path(folder).parent == run.path):
+            raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(Recommender, "save_pretrained", full)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); make room"):
+        train(run, store)
+    monkeypatch.undo()
+    assert not run.model.exists()
+    assert not list(run.path.rglob(".*partial*"))
+    assert train(run, store).is_finished
+
+
+def test_a_signal_while_the_model_is_written_is_heard(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4)), store)
+    told = []
+
+    def report(stage, done, total, note="", /):
+        if stage == "encoding news" and not told:
+            told.append(stage)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    # The wish is heard with the next report: there must be more than one batch of news to encode.
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(NewsModule.encode_all, "__kwdefaults__", {"tokens_per_batch": 500, "report": silent})
+    outcome = train(run, store, report)
+    monkey.undo()
+    assert told
+    assert not outcome.is_finished
+    assert not run.model.exists()
+    assert train(run, store).is_finished
+
+
+def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
+    words = ["--news.encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
+    command = [sys.executable, "-m", "speedyfeed", "train", str(store.path), str(tmp_path / "run")]
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and newest_step(tmp_path / "run" / "checkpoints") < 0:
+            time.sleep(0.05)
+        process.terminate()
+        said = process.communicate()[0]
+    assert process.returncode == 0
+    assert f"stopped and saved; go on with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
+
+
+def test_a_dev_without_skipped_news_validates_nothing_and_keeps_the_end(
+    store, config, tmp_path, monkeypatch, caplog
+):
+    dev = store.impressions("dev")
+    clicked = replace(dev, labels=np.ones_like(dev.labels))
+    monkeypatch.setattr(type(store), "impressions", lambda self, split: clicked)
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4)), store)
+    outcome = train(run, store)
+    assert outcome.is_finished
+    assert outcome.progress.best_auc == 0
+    assert "no validation" in caplog.text
+    assert not run.best.exists()
+
+
+def test_a_log_of_nothing_but_clicks_is_learned_from(tmp_path):
+    folder = tmp_path / "logs" / "train"
+    folder.mkdir(parents=True)
+    news = [f"N{number}\tsport\t\ttitle of {number}\t\t\t[]\t[]" for number in range(1, 9)]
+    (folder / "news.tsv").write_text("\n".join(news) + "\n")
+    clicks = ["1\tU1\t11/11/2019 9:05:58 AM\tN1 N2\tN3-1", "2\tU2\t11/11/2019 9:06:58 AM\tN4\tN5-1"]
+    (folder / "behaviors.tsv").write_text("\n".join(clicks) + "\n")
+    store = prepare(tmp_path / "logs", tmp_path / "store", PrepareConfig()).store
+    assert len(store.train.pools)
+    assert not store.train.has_pools
+    chosen = recipe("nrms")
+    config = replace(
+        chosen,
+        news=replace(chosen.news, dim=16),
+        words=replace(chosen.words, width=16, heads=2, query_width=8),
+        user=replace(chosen.user, heads=2, query_width=8),
+        train=replace(chosen.train, epochs=1),
+    )
+    assert train(start_run(tmp_path / "run", config, store), store).progress.clicks == 5
+
+
+def test_a_store_that_changed_while_training_is_refused(store, config, tmp_path, monkeypatch):
+    """Its fingerprint is looked at again before a checkpoint is written."""
+    shutil.copytree(store.path, tmp_path / "store")
+    copy = open_store(tmp_path / "store")
+    run = start_run(tmp_path / "run", config, copy)
+    step = Trainer.step
+
+    def changing(self, batch, factor):
+        if batch.step == 5:
+            manifest = tmp_path / "store" / "manifest.json"
+            manifest.write_text(manifest.read_text().replace('"store_version"', '"changed": 1, "store_version"'))
+        return step(self, batch, factor)
+
+    monkeypatch.setattr(Trainer, "step", changing)
+    with pytest.raises(InputError, match="prepared anew"):
+        train(run, copy)
+    assert [path.name for path in checkpoints(run.checkpoints)] == ["step-00000004"]
