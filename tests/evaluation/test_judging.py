@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from speedyfeed.cli import main
 from speedyfeed.data.store import open_store
+from speedyfeed.models.base import NewsModule
 
 METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200"]
 
@@ -97,6 +98,14 @@ def test_raw_logs_give_the_figures_of_their_store(newsroom, capsys, tmp_path):
             assert found[name] == pytest.approx(expected[name], abs=1e-4)
         assert found["groups"]["news_seen"]["impressions"] == expected["groups"]["news_seen"]["impressions"]
     assert complete
+
+
+def test_a_run_holds_the_embeddings_of_its_own_store(newsroom, capsys, tmp_path, monkeypatch):
+    shutil.copytree(newsroom.refined, tmp_path / "copy")
+    again = figures(capsys, "evaluate", newsroom.trained, tmp_path / "copy", "--exact")
+    monkeypatch.setattr(NewsModule, "encode_all", None)  # nothing is encoded
+    own = figures(capsys, "evaluate", newsroom.trained, "--exact")
+    assert {name: own[name] for name in METRICS} == pytest.approx({name: again[name] for name in METRICS}, abs=1e-4)
 
 
 def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path):

@@ -141,7 +141,7 @@ def judge_run(
     if finished.model.news.is_personal:
         encode_reader = _encode_reader(finished.model, data)
         return evaluate_personally(data.impressions, encode_reader, rng, seen=seen, pools=pools, report=report)
-    embedded = _embed(finished.model, data, report)
+    embedded = _embed(finished, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():
         build_index = kept_in(finished.path / "index")
@@ -163,7 +163,7 @@ def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = pr
         encode_reader = _encode_reader(finished.model, data)
         one_pool = np.zeros(len(data.impressions.readers), np.int64)
         return score_and_retrieve_personally(data.impressions, encode_reader, one_pool, report=report)[0]
-    embedded = _embed(finished.model, data, report)
+    embedded = _embed(finished, data, report)
     return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 
 
@@ -192,14 +192,21 @@ class _Embedded:
     encode_users: EncodeUsers
 
 
-def _embed(model: Recommender, data: Data, report: progress.Report) -> _Embedded:
-    """Encode each news of the split once, and make a function of its histories."""
-    shown = data.impressions
+def _embed(finished: FinishedRun, data: Data, report: progress.Report) -> _Embedded:
+    """Encode each news of the split once, and make a function of its histories.
+
+    Of the store it was trained on, a run holds the embeddings of all news already.
+    """
+    model, shown = finished.model, data.impressions
     clicked = latest(shown.histories, LATEST_CLICKS).values
     needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
-    news = _open_news(model, data)
-    news_VD = torch.zeros(len(news), model.news.dim)
-    news_VD[needed] = model.news.encode_all(news.select(needed), report=report)
+    news_VD = torch.zeros(1 + data.store.num_news, model.news.dim)
+    own = _own_store(finished.path)
+    if model.catalogue is not None and own is not None and own.path.samefile(data.store.path):
+        known_VD = torch.nn.functional.pad(model.catalogue.embeddings_VD, (0, 0, 1, 0))
+        news_VD[needed] = known_VD[needed]
+    else:
+        news_VD[needed] = model.news.encode_all(_open_news(model, data).select(needed), report=report)
     readers = reader_numbers(data.store, data.split, model.known)
     return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, readers))
 
