@@ -105,7 +105,9 @@ def test_a_run_holds_the_embeddings_of_its_own_store(newsroom, capsys, tmp_path,
     again = figures(capsys, "evaluate", newsroom.trained, tmp_path / "copy", "--exact")
     monkeypatch.setattr(NewsModule, "encode_all", None)  # nothing is encoded
     own = figures(capsys, "evaluate", newsroom.trained, "--exact")
-    assert {name: own[name] for name in METRICS} == pytest.approx({name: again[name] for name in METRICS}, abs=1e-4)
+    assert {name: own[name] for name in METRICS} == pytest.approx(
+        {name: again[name] for name in METRICS}, abs=1e-4
+    )
 
 
 def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path):
