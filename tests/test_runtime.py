@@ -57,7 +57,7 @@ def test_a_seed_repeats() -> None:
     assert torch.equal(draws[0][1], draws[1][1])
 
 
-@pytest.mark.parametrize(("given", "kept"), [({}, "64"), ({"LRU_CACHE_CAPACITY": "7"}, "7")])
+@pytest.mark.parametrize(("given", "kept"), [({}, "256"), ({"LRU_CACHE_CAPACITY": "7"}, "7")])
 def test_kernels_are_bounded_before_torch_is_there_unless_the_user_says_otherwise(
     given: dict[str, str], kept: str
 ) -> None:
