@@ -20,7 +20,7 @@ import torch
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.recommender import CONFIG, WEIGHTS, Recommender
-from speedyfeed.recipes import recipe
+from speedyfeed.recipes import conventional, recipe
 from speedyfeed.training.checkpoint import checkpoints, newest_step
 from speedyfeed.training.loop import lr_factor, train
 from speedyfeed.training.metrics import METRICS
@@ -255,16 +255,23 @@ def test_batches_too_few_for_an_update_make_a_last_one(store, config, tmp_path, 
     assert counts == {done // config.train.accumulate + 1}
 
 
-def test_a_last_update_is_the_mean_of_its_batches(store, config, tmp_path, monkeypatch):
-    """One batch alone, where an update takes four, has the gradient it has where an update takes one."""
+@pytest.mark.parametrize(("size", "accumulate", "steps"), [(1, 6, 6), (2, 3, 3), (1, 50, 6)])
+def test_batches_of_an_update_are_as_one(store, config, tmp_path, monkeypatch, size, accumulate, steps):
+    """Clicks without negatives of their own weigh as little in either; 6 are too few for an update of 50."""
     lengths = []
     clip = torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *a: lengths.append(clip(*a)) or lengths[-1])
     monkeypatch.setattr(
-        torch.nn.utils, "clip_grad_norm_", lambda *args: lengths.append(clip(*args)) or lengths[-1]
-    )
-    for accumulate in (1, 4):
-        changed = replace(config, train=replace(config.train, accumulate=accumulate, steps=1, validations=0))
-        train(start_run(tmp_path / str(accumulate), changed, store), store)
+        Recommender, "train", lambda self, mode=True: torch.nn.Module.train(self, False)
+    )  # no dropout
+    slow = conventional(config)
+    for name, *settings in (("whole", 6, 1, 1), ("parts", size, accumulate, steps)):
+        changed = replace(
+            slow,
+            batch=replace(slow.batch, size=settings[0], max_clicks=5),
+            train=replace(slow.train, accumulate=settings[1], steps=settings[2], validations=0),
+        )
+        train(start_run(tmp_path / name, changed, store), store)
     assert len(lengths) == 2
     torch.testing.assert_close(lengths[0], lengths[1])
 

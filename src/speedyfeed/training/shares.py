@@ -51,7 +51,7 @@ def own_users(batch: Batch, ranks: Ranks) -> Batch:
 
 def share_of(part: Batch, whole: Batch, no_pool_weight: float) -> Share:
     """How much of the batch the part is, to a loss in which clicks without their own negatives weigh that much."""
-    (weight, clicks), (all_weight, all_clicks) = (_weigh(batch, no_pool_weight) for batch in (part, whole))
+    (weight, clicks), (all_weight, all_clicks) = (weigh(batch, no_pool_weight) for batch in (part, whole))
     return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
 
 
@@ -84,7 +84,7 @@ def encode_all(encoder: NewsModule, news: PackedNews, ranks: Ranks, *, report: R
     return news_VD
 
 
-def _weigh(batch: Batch, no_pool_weight: float) -> tuple[float, int]:
+def weigh(batch: Batch, no_pool_weight: float) -> tuple[float, int]:
     """What the clicks weigh, and how many they are."""
     has_pool = batch.has_pool_BL[batch.targets_BL > 0]
     return float(np.where(has_pool, 1.0, no_pool_weight).sum()), len(has_pool)

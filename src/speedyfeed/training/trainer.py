@@ -40,6 +40,7 @@ from speedyfeed.training.distributed import ALONE, Ranks
 from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.outcome import keep_best
 from speedyfeed.training.run import RunFolder, TrainConfig, open_run
+from speedyfeed.training.shares import weigh
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflows import Workflow
 
@@ -67,7 +68,7 @@ class Trainer:
         no_pool_weight = config.loss.no_pool_weight if store.train.has_pools else 1.0
         self.loss = ClickLoss(config.loss, no_pool_weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
-        self._num_waiting = 0  # batches since the last update
+        self._waiting_weight = 0.0  # of what was learned since the last update
         self.cache = (
             NewsCache(
                 num_news=store.num_news,
@@ -107,18 +108,18 @@ class Trainer:
         value = self.ranks.sum(float(learned.loss.detach()))
         if not math.isfinite(value):
             raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
-        self.scaler.scale(learned.loss / self.config.train.accumulate).backward()
-        self._num_waiting += 1
-        if (batch.step + 1) % self.config.train.accumulate == 0:
-            self._update(lr_factor)
+        accumulate = self.config.train.accumulate
+        # Batches of one update learn as one batch of all their clicks would: each by what its clicks weigh.
+        weight = weigh(batch, self.loss.no_pool_weight)[0] if accumulate > 1 else 1.0
+        self.scaler.scale(learned.loss * weight).backward()
+        self._waiting_weight += weight
+        if (batch.step + 1) % accumulate == 0:
+            self.flush(lr_factor)
         return value
 
     def flush(self, lr_factor: float) -> None:
         """Update with what was learned since the last update: at the end it may be less than one takes."""
-        if self._num_waiting:
-            for parameter in self._parameters():
-                if parameter.grad is not None:
-                    parameter.grad *= self.config.train.accumulate / self._num_waiting
+        if self._waiting_weight:
             self._update(lr_factor)
 
     def restore(self) -> tuple[Progress, LoaderState | None]:
@@ -222,6 +223,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * lr_factor
         parameters = self._parameters()
+        if self.config.train.accumulate > 1:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= self._waiting_weight
         self.ranks.add_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
         length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
@@ -230,7 +235,7 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._num_waiting = 0
+        self._waiting_weight = 0.0
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
