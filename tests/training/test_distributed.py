@@ -24,7 +24,6 @@ from speedyfeed.training.run import open_run, start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflows import check_workflow
 
-
 EPS = 1e-4
 """Of AdamW, whose first update moves a weight by a whole learning rate however small its gradient is, unless it is
 below this. Ranks add up in another order than one process does: of a gradient of 1e-7 among some of 1e-2, rounding

@@ -84,6 +84,19 @@ def test_a_signal_while_the_model_is_written_is_heard(store, config, tmp_path):
     assert train(run, store).is_finished
 
 
+def test_a_signal_before_anything_is_learned_is_heard(store, config, tmp_path):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=2)), store)
+
+    def report(stage, done, total, note="", /):
+        if stage == "first look" and not done:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = train(run, store, report)
+    assert (outcome.is_finished, outcome.progress.step) == (False, 0)
+    assert newest_step(run.checkpoints) < 0
+    assert train(run, store).is_finished
+
+
 def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
     words = ["--news.encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
     command = [sys.executable, "-m", "speedyfeed", "train", str(store.path), str(tmp_path / "run")]

@@ -113,9 +113,9 @@ class NewsModule(nn.Module):
         """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
         return self._in_batches(self, news, tokens_per_batch, report)
 
-    def read_all(self, news: PackedNews) -> Tensor:
+    def read_all(self, news: PackedNews, *, report: Report = silent) -> Tensor:
         """What `read` makes of many news, in host memory; likewise."""
-        return self._in_batches(self.read, news, 8192, silent)
+        return self._in_batches(self.read, news, 8192, report)
 
     @torch.no_grad()
     def _in_batches(

@@ -47,7 +47,10 @@ def train(
             return Outcome(progress=replace(progress, best_auc=best), is_finished=True)
         resume_step = -1 if state is None else progress.step
         with MetricsFile(run.path if ranks.is_first else None, resume_step=resume_step) as metrics:
-            progress, is_over = _learn(trainer, metrics, progress, state, stop, report, watch)
+            try:
+                progress, is_over = _learn(trainer, metrics, progress, state, stop, report, watch)
+            except Stopped:
+                return Outcome(progress=progress, is_finished=False)
             if is_over:
                 progress = _look_at_blends(trainer, metrics, progress, stop)
         if not is_over or ranks.any(stop.is_asked):
@@ -84,8 +87,9 @@ def _learn(
         borrow=trainer.loss.learns_all,
     ) as loader:
         if state is None:
-            report("first look", 0, 0)
-            auc = trainer.begin()
+            heard = stop.heard_by(report, ranks)
+            heard("first look", 0, 0)
+            auc = trainer.begin(lambda _, done, total, note="": heard("first look", done, total, note))
             if trainer.validation is not None:
                 progress = _look(trainer, metrics, progress, auc)
         while not is_over:

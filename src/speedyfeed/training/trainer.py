@@ -26,6 +26,7 @@ from speedyfeed.models.known import UNKNOWN
 from speedyfeed.models.names import checksum_of, load_tokenizer
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import Recommender, RecommenderConfig
+from speedyfeed.progress import Report, silent
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.training.blend import save_start
 from speedyfeed.training.checkpoint import (
@@ -140,7 +141,7 @@ class Trainer:
         self.ranks.wait()  # until every host has the rows
         return restored
 
-    def begin(self) -> float:
+    def begin(self, report: Report = silent) -> float:
         """Begin where it validates best, of all starts the encoder has; returns that AUC, 0 without a validation.
 
         Texts are read once for all starts. Personal encoders, which are costly to validate, take the first.
@@ -152,7 +153,7 @@ class Trainer:
         if self.validation is not None and not news.is_personal:
             shown = self.validation.select(self.news)
             with self.precision.autocast():
-                shown_MH = news.read_all(shown)
+                shown_MH = news.read_all(shown, report=report)
             aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.starts}
             best = max(aucs, key=lambda start: aucs[start])
             auc = aucs[best]
