@@ -5,6 +5,7 @@ Example: speedyfeed demo --out runs/demo
 
 import dataclasses
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,11 +115,12 @@ def _print_reader(finished: FinishedRun, store: Store) -> None:
     titles = store.load_titles()
     dev = store.impressions("dev")
     reader = int(np.argmax(np.minimum(dev.histories.lengths, 20)))
-    history = [titles["news_id"][int(news) - 1].as_py() for news in dev.histories[reader]]
-    print(f"\nA reader who clicked {len(history)} news, the latest of them")
-    for news in dev.histories[reader][-SHOWN:]:
-        row = int(news) - 1
-        print(f"  {titles['category'][row].as_py():14.14}{titles['title'][row].as_py()}")
+    clicked = titles.take(dev.histories[reader] - 1).to_pylist()
+    sections = Counter(news["category"] for news in clicked).most_common(3)
+    told = ", ".join(f"{count} on {section}" for section, count in sections)
+    print(f"\nA reader who clicked {len(clicked)} news, {told}, and at last")
+    for news in clicked[-SHOWN:]:
+        print(f"  {news['category']:14.14}{news['title']}")
     print("is recommended")
-    for found in finished.model.recommend(history, k=SHOWN):
+    for found in finished.model.recommend([news["news_id"] for news in clicked], k=SHOWN):
         print(f"  {found.category:14.14}{found.title}")
