@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 bench: $(READY) ## measure every claim on this machine: a report in runs/bench, in half an hour
-	$(BIN)/speedyfeed bench all
+	$(BIN)/python -m benchmarks all
 
 demo: $(READY) ## the main job on a small synthetic newsroom, in runs/demo
 	$(BIN)/speedyfeed demo

@@ -71,7 +71,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder of two narrow layers with the tokenizer of MiniLM, untrained."""
     from transformers import BertConfig, BertModel
 
-    from speedyfeed.models.names import load_tokenizer
+    from speedyfeed.tokenizers import load_tokenizer
 
     folder = tmp_path_factory.mktemp("encoder")
     tokenizer = load_tokenizer("minilm")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from speedyfeed.cli import main
-from speedyfeed.commands import demo
-from speedyfeed.data.synthetic import SynthConfig
+from speedyfeed.cli import demo
+from speedyfeed.cli.main import main
 from speedyfeed.recipes import recipe
+from speedyfeed.synthetic import SynthConfig
 
 
 def test_it_shows_quality_speed_and_one_reader_and_goes_on(tmp_path, tiny_encoder, monkeypatch, capsys):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.folders import new_folder, remove_folder
+from speedyfeed.files import new_folder, remove_folder
 
 
 def test_a_folder_appears_whole(tmp_path):

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
-from speedyfeed.cli import main
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.synthetic import SynthConfig, synthesize
+from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
-from speedyfeed.serving.batcher import Batcher
 from speedyfeed.serving.feed import Query, open_feed
+from speedyfeed.serving.micro_batcher import Batcher
+from speedyfeed.synthetic import SynthConfig, synthesize
 
 SMALL = [
     *("--news.dim", "16", "--words.width", "8", "--words.heads", "4", "--words.category-width", "4"),

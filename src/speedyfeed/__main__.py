@@ -1,6 +1,6 @@
 """`python -m speedyfeed` is the `speedyfeed` command."""
 
-from speedyfeed.cli import main
+from speedyfeed.cli.main import main
 
 if __name__ == "__main__":
     main()

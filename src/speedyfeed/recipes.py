@@ -8,7 +8,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.run import RunConfig, TrainConfig
+from speedyfeed.training.run_folder import RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
 """Clicks per update of the conventional workflow, as Microsoft Recommenders has it."""

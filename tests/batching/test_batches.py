@@ -11,11 +11,11 @@ from small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
 
 from speedyfeed.batching import batches as module
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
-from speedyfeed.batching.draws import Purpose, as_fraction, draw
-from speedyfeed.batching.plan import new_stamps
+from speedyfeed.batching.cache_plan import new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import NewsTokens, Timelines
 from speedyfeed.errors import InputError
+from speedyfeed.random import Purpose, as_fraction, draw
 
 ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
 EPOCHS = 2

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from speedyfeed.batching.draws import Purpose, as_fraction, as_index, draw
+from speedyfeed.random import Purpose, as_fraction, as_index, draw
 
 
 def test_a_place_gets_the_same_bits_in_any_block_and_order():

@@ -9,10 +9,10 @@ from test_batches import contents
 
 from speedyfeed.batching import loader as module
 from speedyfeed.batching.batches import BatchConfig, Batcher, news_lengths
+from speedyfeed.batching.cache_plan import new_stamps
 from speedyfeed.batching.loader import Loader, LoaderState
-from speedyfeed.batching.plan import new_stamps
-from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 
 TOKENS = np.array([0, *range(3, 3 + NUM_NEWS)])
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import few
 
-from speedyfeed.batching.plan import CachePlan, new_stamps
+from speedyfeed.batching.cache_plan import CachePlan, new_stamps
 
 NUM_NEWS = 9
 ALWAYS = 1e9  # beta: from step 1 on every draw is in favour

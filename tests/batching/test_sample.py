@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import NO_POOL, NUM_NEWS, few, logs, timelines
 
-from speedyfeed.batching.draws import Purpose, draw
 from speedyfeed.batching.sample import Sampler, choose, period_news
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
+from speedyfeed.random import Purpose, draw
 
 
 def sampler(log: Timelines, *, max_clicks: int = 100, negatives: int = 1, seed: int = 0) -> Sampler:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.synthetic import SynthConfig, synthesize
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.synthetic import SynthConfig, synthesize
 
 
 @pytest.fixture(scope="session")

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import ablation, cache
+from benchmarks.ablation import AblationBenchConfig
+from benchmarks.cache import CacheBenchConfig
+from benchmarks.drift import load_drift, watch_drift
+from benchmarks.trials import compare_trials, load_values, trial_path
 from speedyfeed.batching.loader import Loader
-from speedyfeed.bench import ablation, cache
-from speedyfeed.bench.ablation import AblationBenchConfig
-from speedyfeed.bench.cache import CacheBenchConfig
-from speedyfeed.bench.drift import load_drift, watch_drift
-from speedyfeed.bench.trials import compare_trials, load_values, trial_path
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.recipes import recipe
-from speedyfeed.training.run import open_run, start_run
+from speedyfeed.synthetic import SynthConfig, synthesize
+from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
 PNG = b"\x89PNG\r\n\x1a\n"

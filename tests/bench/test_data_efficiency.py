@@ -1,10 +1,10 @@
 import json
 
-from speedyfeed.cli import main
+from benchmarks.__main__ import main
 
 
 def test_packed_has_no_padding_and_central_has_less(store, tmp_path, capsys):
-    main(["bench", "data-efficiency", "--store", str(store.path), "--json", "--out", str(tmp_path)])
+    main(["data-efficiency", "--store", str(store.path), "--json", "--out", str(tmp_path)])
     figures = json.loads(capsys.readouterr().out)
     for name in ("packed", "padded", "packed_places", "padded_places"):
         assert list(figures[name]) == ["1", "2", "4", "8"]

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from speedyfeed.bench import newsroom
-from speedyfeed.cli import main
+from benchmarks import newsroom
+from benchmarks.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def few_days(monkeypatch):
 
 def bench(capsys, name, **options):
     words = [part for key, values in options.items() for part in (f"--{key}", *map(str, values))]
-    main(["bench", name, "--json", *words])
+    main([name, "--json", *words])
     return json.loads(capsys.readouterr().out)
 
 

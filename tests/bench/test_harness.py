@@ -1,3 +1,4 @@
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from types import ModuleType
 import pytest
 import tyro
 
-from speedyfeed.bench.harness import Machine, as_command, find_commit, table
+from benchmarks.__main__ import main
+from benchmarks.harness import Machine, as_command, find_commit, table
+from benchmarks.names import BENCHES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +27,7 @@ class Figures:
 
 
 def toy_bench():
-    module = ModuleType("toy", "Toys.\n\nExample: speedyfeed bench toy")
+    module = ModuleType("toy", "Toys.\n\nExample: python -m benchmarks toy")
 
     def measure(config: Config) -> Figures:
         return Figures(ratio=2.0)
@@ -77,3 +80,10 @@ def test_a_machine_says_what_it_is(commit):
     told = str(Machine(cores=2, gigabytes=24, gpu="none", commit=commit))
     assert told.startswith("2 cores, 24 GB, GPU none")
     assert ("(abc)" in told) == bool(commit)
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_benchmark_explains_itself_with_an_example(name, capsys):
+    with contextlib.suppress(SystemExit):  # the parser leaves that way after its help
+        main([name, "--help"])
+    assert f"Example: python -m benchmarks {name}" in capsys.readouterr().out

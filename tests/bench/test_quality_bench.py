@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from speedyfeed.bench import quality, trials
-from speedyfeed.bench.quality import QualityBenchConfig, choose, measure
-from speedyfeed.bench.references import find_references
-from speedyfeed.cli import main
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.synthetic import SynthConfig, synthesize
+from benchmarks import quality, trials
+from benchmarks.__main__ import main
+from benchmarks.quality import QualityBenchConfig, choose, measure
+from benchmarks.references import find_references
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import measure_ranking
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.ragged import Ragged
+from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.loop import train
-from speedyfeed.training.run import open_run
+from speedyfeed.training.run_folder import open_run
 from speedyfeed.training.trainer import Trainer
 
 
@@ -164,7 +164,7 @@ def test_runs_are_chosen_by_name_or_its_first_part():
 def test_the_command_prints_the_table(figures, config, capsys):
     words = ["--store", config.store, "--logs", config.logs, "--out", config.out, "--steps", 2]
     words += ["--runs", *config.runs, "--seeds", 0, 1, "--validations", 1, "--validation-impressions", 20]
-    main(["bench", "quality", *map(str, words)])
+    main(["quality", *map(str, words)])
     told = capsys.readouterr().out
     for name in ("chance", "popularity", "best possible", "nrms-fast", "recall@200"):
         assert name in told

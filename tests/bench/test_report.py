@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from speedyfeed.bench import report, step
-from speedyfeed.bench.newsroom import READERS
-from speedyfeed.cli import BENCHES, main
+from benchmarks import report, step
+from benchmarks.__main__ import main
+from benchmarks.names import BENCHES
+from benchmarks.newsroom import READERS
 from speedyfeed.errors import InputError
 
 
@@ -16,7 +17,7 @@ def bench_all(capsys, *words):
     """Exit code, what was printed, and what was told on the way."""
     code = 0
     try:
-        main(["bench", "all", *map(str, words)])
+        main(["all", *map(str, words)])
     except SystemExit as stop:
         code = stop.code
     said = capsys.readouterr()

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks import speedup
+from benchmarks.__main__ import main
+from benchmarks.planned import cut, plan
+from benchmarks.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
 from speedyfeed.batching.batches import news_lengths
-from speedyfeed.bench import speedup
-from speedyfeed.bench.planned import cut, plan
-from speedyfeed.bench.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
-from speedyfeed.cli import main
 from speedyfeed.recipes import conventional
 
 
@@ -84,7 +84,7 @@ def test_samples_are_spread_over_the_epoch(store, runs):
 def test_the_bench_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_path, capsys):
     out = tmp_path / "out"
     options = {"--store": store.path, "--encoder": tiny_encoder, "--rounds": 1, "--out": out}
-    main(["bench", "speedup", "--json", *(str(part) for option in options.items() for part in option)])
+    main(["speedup", "--json", *(str(part) for option in options.items() for part in option)])
     figures = json.loads(capsys.readouterr().out)
     assert figures["overall"] > 1
     assert math.prod(figures["techniques"].values()) == pytest.approx(figures["overall"])

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.__main__ import main
+from benchmarks.speedup import SpeedupConfig, our_run
+from benchmarks.stage import Stage
+from benchmarks.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
-from speedyfeed.bench.speedup import SpeedupConfig, our_run
-from speedyfeed.bench.stage import Stage
-from speedyfeed.bench.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
-from speedyfeed.cli import main
 
 
 def stage(store, tiny_encoder, folder: Path) -> Stage:
@@ -20,7 +20,7 @@ def stage(store, tiny_encoder, folder: Path) -> Stage:
 def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, tmp_path, monkeypatch):
     plain, timed = (stage(store, tiny_encoder, tmp_path / name).trainer for name in ("plain", "timed"))
     moments = iter(range(10**6))
-    monkeypatch.setattr("speedyfeed.bench.step.now", lambda: float(next(moments)))
+    monkeypatch.setattr("benchmarks.step.now", lambda: float(next(moments)))
     watch = Stopwatch(timed)
     with Loader(store.train, news_lengths(store.news), timed.config.batch) as loader:
         batches = [next(loader) for _ in range(3)]
@@ -41,7 +41,7 @@ def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, t
 def test_the_bench_gives_shares_of_a_whole(store, tiny_encoder, tmp_path, capsys):
     options = {"--store": store.path, "--encoder": tiny_encoder, "--skip": 2, "--warmup": 1, "--steps": 2}
     words = [str(part) for option in options.items() for part in option]
-    main(["bench", "step", *words, "--out", str(tmp_path), "--json"])
+    main(["step", *words, "--out", str(tmp_path), "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert set(figures["shares"]) == set(PARTS)
     assert sum(figures["shares"].values()) == pytest.approx(1)

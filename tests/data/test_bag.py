@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.data.bag import Bags
-from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.refine import count_words, measure_words, top_words
+from speedyfeed.preparation.bag import Bags
+from speedyfeed.preparation.engine import EngineConfig, open_engine
+from speedyfeed.preparation.refine import count_words, measure_words, top_words
 
 FIELDS = ("title", "body")
 LIMITS = (5, 8)

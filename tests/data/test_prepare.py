@@ -14,12 +14,12 @@ import ibis
 import numpy as np
 import pytest
 
-from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.prepare import PrepareConfig, prepare, prepare_split
 from speedyfeed.data.store import MANIFEST, open_store
-from speedyfeed.data.text import TextRules
 from speedyfeed.errors import InputError
-from speedyfeed.models.names import load_tokenizer
+from speedyfeed.preparation.engine import EngineConfig, open_engine
+from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
+from speedyfeed.preparation.text import TextRules
+from speedyfeed.tokenizers import load_tokenizer
 
 
 def make(logs, path, **settings):

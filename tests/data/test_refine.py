@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.data.engine import EngineConfig, open_engine
-from speedyfeed.data.refine import WordStatistics, count_words, measure_words, stop_words, top_words
+from speedyfeed.preparation.engine import EngineConfig, open_engine
+from speedyfeed.preparation.refine import WordStatistics, count_words, measure_words, stop_words, top_words
 
 FIELDS = ("title", "body")
 LIMITS = (5, 8)

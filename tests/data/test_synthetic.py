@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.data.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.data.tables import IMPRESSIONS, NEWS
 from speedyfeed.errors import InputError
+from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 
 TINY = {"users": 200, "news": 400, "days": 6}
 

@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from speedyfeed.data.synthetic.lexicon import load_lexicon
-from speedyfeed.data.synthetic.text import Writer
+from speedyfeed.synthetic.lexicon import load_lexicon
+from speedyfeed.synthetic.text import Writer
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from speedyfeed.data.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_tastes, draw_visits
-from speedyfeed.data.synthetic.pages import Pages, auc_by_impression, build_pages, score_pages
-from speedyfeed.data.synthetic.popularity import FADE_CLICKED, FADE_SHOWN, LIFE, long_tail
-from speedyfeed.data.synthetic.world import EXPOSURE, build_world
 from speedyfeed.ragged import Ragged
+from speedyfeed.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_tastes, draw_visits
+from speedyfeed.synthetic.pages import Pages, auc_by_impression, build_pages, score_pages
+from speedyfeed.synthetic.popularity import FADE_CLICKED, FADE_SHOWN, LIFE, long_tail
+from speedyfeed.synthetic.world import EXPOSURE, build_world
 
 TOPIC = np.repeat(np.arange(12), 4)
 DAYS = 7

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.data import timeline
-from speedyfeed.data.engine import EngineConfig, open_engine
 from speedyfeed.data.tables import IMPRESSIONS
+from speedyfeed.preparation import timeline
+from speedyfeed.preparation.engine import EngineConfig, open_engine
 
 
 def impression(row, user, minute, clicked, skipped, history, candidates=None):

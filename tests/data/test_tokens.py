@@ -11,8 +11,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from speedyfeed.data.tokens import Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.tokens import Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.ragged import open_array, open_ragged
 
 PIECES = ["[CLS]", "[SEP]", "[UNK]", "cat", "dog", "##s", "run", "far"]

@@ -2,9 +2,9 @@
 
 import json
 
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.vocabulary import SPECIAL, build_word_tokenizer
-from speedyfeed.models.names import load_tokenizer
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.vocabulary import SPECIAL, build_word_tokenizer
+from speedyfeed.tokenizers import load_tokenizer
 
 NEWS = {
     "N1": ("sport", "Late GOAL wins the cup", "The Zürich cup"),

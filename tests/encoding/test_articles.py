@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.encoding.articles import Articles, load_packer
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.tokenizers import load_tokenizer
 
 ARTICLES = [
     ("The cat saw the other cat run", "A cat ran."),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_central import NUM_NEWS, WordSum, loss_of, some_cache, some_news
 
 from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged
-from speedyfeed.encoding.places import encode_places
+from speedyfeed.encoding.in_place import encode_places
 from speedyfeed.models.packed import PackedNews
 
 numbers = st.integers(0, NUM_NEWS)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speedyfeed.cli import main
+from speedyfeed.cli.main import main
 from speedyfeed.data.store import Impressions
-from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.ragged import Ragged, offsets_of
+from speedyfeed.synthetic import SynthConfig, synthesize
 
 NUM_NEWS = 60
 

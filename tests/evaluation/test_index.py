@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation import index as index_module
-from speedyfeed.evaluation.index import (
+from speedyfeed.retrieval import index as index_module
+from speedyfeed.retrieval.index import (
     ExactIndex,
     HnswConfig,
     HnswIndex,

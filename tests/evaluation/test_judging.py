@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from transformers import AutoModel, AutoTokenizer
 
-from speedyfeed.cli import main
+from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.models.base import NewsModule
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from test_ranking import MeanOfClicks
 
-from speedyfeed.evaluation import personal
+from speedyfeed.evaluation import user_dependent as personal
 from speedyfeed.evaluation.evaluate import evaluate, evaluate_personally
-from speedyfeed.evaluation.index import ExactIndex
-from speedyfeed.evaluation.personal import score_and_retrieve_personally
 from speedyfeed.evaluation.ranking import score_and_retrieve
+from speedyfeed.evaluation.user_dependent import score_and_retrieve_personally
 from speedyfeed.ragged import Ragged
+from speedyfeed.retrieval.index import ExactIndex
 
 
 @pytest.mark.parametrize("num_pools", [1, 3])

@@ -5,9 +5,9 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import ranking
-from speedyfeed.evaluation.index import ExactIndex, Neighbours
 from speedyfeed.evaluation.ranking import RETRIEVED, latest, score_and_retrieve, score_candidates
 from speedyfeed.ragged import Ragged
+from speedyfeed.retrieval.index import ExactIndex, Neighbours
 
 
 class MeanOfClicks:

@@ -1,12 +1,12 @@
 import json
 from itertools import chain
 
-from speedyfeed.cli import main
+from benchmarks.__main__ import main
 
 
 def test_the_recall_bench_compares_both_searches_in_one_run(capsys):
     small = {"--width": "16", "--queries": "20", "--alone": "2", "--k": "50", "--rounds": "1"}
-    main(["bench", "recall", "--sizes", "300", "900", *chain(*small.items()), "--json"])
+    main(["recall", "--sizes", "300", "900", *chain(*small.items()), "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert [row["news"] for row in figures["rows"]] == [300, 900]
     for row in figures["rows"]:

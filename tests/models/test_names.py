@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from speedyfeed import tokenizers as names
 from speedyfeed.errors import InputError
-from speedyfeed.models import names
-from speedyfeed.models.names import EncoderName, checksum_of, load_tokenizer, parse_encoder
+from speedyfeed.tokenizers import EncoderName, checksum_of, load_tokenizer, parse_encoder
 
 
 def test_prefixes_combine(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_minilm_has_a_fast_tokenizer() -> None:
 
 
 def test_names_need_no_torch() -> None:
-    code = "import speedyfeed.models.names, sys; assert 'torch' not in sys.modules"
+    code = "import speedyfeed.tokenizers, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

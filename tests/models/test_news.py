@@ -9,10 +9,10 @@ from transformers import PreTrainedModel
 from contracts import NewsEncoderContract
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import Start
-from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
+from speedyfeed.tokenizers import load_tokenizer
 
 NEWS = [[5, 3, 4], [], [4], [3, 5], [1]]
 """Segment lengths of five news; the second is padding."""
@@ -187,7 +187,7 @@ def test_minilm_puts_like_texts_together() -> None:
 def test_minilm_one_segment_is_the_stock_model() -> None:
     from transformers import AutoModel
 
-    from speedyfeed.models.names import find_source, parse_encoder
+    from speedyfeed.tokenizers import find_source, parse_encoder
 
     tokenizer = load_tokenizer("minilm")
     texts = ["Heavy storm floods the coast", "Cup final"]

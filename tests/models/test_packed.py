@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.packed import PackedNews, count_up, pack_texts
+from speedyfeed.tokenizers import load_tokenizer
 
 
 def pack(news: list[list[list[int]]]) -> PackedNews:

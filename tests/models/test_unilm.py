@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.names import load_tokenizer
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import load_encoder
 from speedyfeed.models.unilm import UniLMModel, distance_buckets
+from speedyfeed.tokenizers import load_tokenizer
 
 HIDDEN, HEADS, LAYERS, BINS, VOCAB = 16, 2, 2, 8, 60
 SEGMENTS = [2, 3, 1]

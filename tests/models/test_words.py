@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from contracts import NewsEncoderContract, some_news
-from speedyfeed.data.vocabulary import build_word_tokenizer
 from speedyfeed.errors import InputError
 from speedyfeed.models import words as module
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.glove import load_glove
-from speedyfeed.models.known import Known
+from speedyfeed.models.id_maps import Known
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.words import WordNewsEncoder
+from speedyfeed.preparation.vocabulary import build_word_tokenizer
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
 KNOWN = Known(categories=("sport", "world"), subcategories=("cup", "vote"), readers=("U1", "U2"))

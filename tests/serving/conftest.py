@@ -3,8 +3,8 @@
 import pytest
 from small_run import save_run
 
+from speedyfeed.serving.live_catalogue import GraphConfig
 from speedyfeed.serving.service import Service
-from speedyfeed.serving.shelf import GraphConfig
 
 
 @pytest.fixture(scope="session")

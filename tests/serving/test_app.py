@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.app import MAX_WAITING_WRITES, build_app
-from speedyfeed.serving.doors import Limits, WriteDoor, is_loopback
+from speedyfeed.serving.middleware import Limits, WriteDoor, is_loopback
 from speedyfeed.serving.service import Service
 
 TOKEN = "a token nobody guesses"

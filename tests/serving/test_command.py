@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 import uvicorn
 
-from speedyfeed.cli import main
+from speedyfeed.cli.main import main
 from speedyfeed.serving.journal import Journal
 
 PATIENCE = 600  # loading torch on a busy machine is no failure

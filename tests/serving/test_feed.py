@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from small_run import build_recommender
 
-from speedyfeed.models.recommender import Recommender
-from speedyfeed.serving.batcher import Batcher
+from speedyfeed.pretrained import Recommender
 from speedyfeed.serving.feed import Feed, Query, open_feed
-from speedyfeed.serving.shelf import GraphConfig, build_index
+from speedyfeed.serving.live_catalogue import GraphConfig, build_index
+from speedyfeed.serving.micro_batcher import Batcher
 
 HISTORY = ["N1", "N9", "N2"]
 

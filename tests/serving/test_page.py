@@ -17,9 +17,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from speedyfeed.serving.app import PAGE, build_app
-from speedyfeed.serving.doors import WriteDoor
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
+from speedyfeed.serving.middleware import WriteDoor
 from speedyfeed.serving.service import Service
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

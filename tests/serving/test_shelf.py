@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.shelf import GraphConfig, Shelf, Wanted, build_index
+from speedyfeed.serving.live_catalogue import GraphConfig, Shelf, Wanted, build_index
 
 WIDTH = 8
 KINDS = ("a", "b", "c")

@@ -3,10 +3,10 @@
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
-from speedyfeed.data.prepare import PrepareConfig, prepare
-from speedyfeed.data.synthetic import SynthConfig, synthesize
 from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.training.run import RunConfig, TrainConfig
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.synthetic import SynthConfig, synthesize
+from speedyfeed.training.run_folder import RunConfig, TrainConfig
 
 
 @pytest.fixture(scope="session")

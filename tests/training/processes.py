@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from speedyfeed.errors import LostRanks
-from speedyfeed.training.distributed import Ranks, open_ranks
+from speedyfeed.training.distributed.process_group import Ranks, open_ranks
 
 PATIENCE = 120
 """Seconds after which a test has hung."""

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from speedyfeed.training.blend import SHARES, blend, save_start
 from speedyfeed.training.checkpoint import checkpoints
+from speedyfeed.training.interpolation import SHARES, blend, save_start
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run import start_run
+from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
 

@@ -19,10 +19,10 @@ from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.recipes import conventional
-from speedyfeed.training.distributed import ALONE, Ranks
-from speedyfeed.training.run import open_run, start_run
+from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
-from speedyfeed.training.workflows import check_workflow
+from speedyfeed.training.workflow import check_workflow
 
 EPS = 1e-4
 """Of AdamW, whose first update moves a weight by a whole learning rate however small its gradient is, unless it is

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from speedyfeed.bench.rank import RankConfig, WorldFigures, measure_rank
-from speedyfeed.bench.ranks import RanksBenchConfig, device_costs, measure, tables
-from speedyfeed.bench.scaling import DeviceCosts, scale
-from speedyfeed.training.distributed import ALONE
+from benchmarks.rank import RankConfig, WorldFigures, measure_rank
+from benchmarks.ranks import RanksBenchConfig, device_costs, measure, tables
+from benchmarks.scaling import DeviceCosts, scale
+from speedyfeed.training.distributed.process_group import ALONE
 
 COSTS = DeviceCosts(
     tokens=1000,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from processes import run_ranks
 
 from speedyfeed.batching.batches import Batch, Position
-from speedyfeed.training.distributed import ALONE, Ranks
-from speedyfeed.training.run import open_run, start_run
-from speedyfeed.training.shares import PER_USER, deal, encode_all, own_users, share_of
+from speedyfeed.training.distributed.partition import PER_USER, deal, encode_all, own_users, share_of
+from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
 

@@ -13,13 +13,13 @@ import pytest
 from processes import run_ranks
 from safetensors.numpy import load_file
 
-from speedyfeed.bench.launch import printed_by, start_ranks
-from speedyfeed.cli import main
+from benchmarks.launch import printed_by, start_ranks
+from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run import is_run_of, open_run, start_run
+from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
 

@@ -19,12 +19,12 @@ import torch
 
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.models.recommender import CONFIG, WEIGHTS, Recommender
+from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
 from speedyfeed.training.checkpoint import checkpoints, newest_step
 from speedyfeed.training.loop import lr_factor, train
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run import open_run, start_run
+from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 from speedyfeed.training.validation import Validation
 
@@ -134,7 +134,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from speedyfeed.data.store import open_store
-from speedyfeed.training.run import open_run
+from speedyfeed.training.run_folder import open_run
 from speedyfeed.training.loop import train
 train(open_run(Path(sys.argv[2])), open_store(Path(sys.argv[1])))
 """

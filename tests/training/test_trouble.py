@@ -14,16 +14,16 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from speedyfeed.data.prepare import PrepareConfig, prepare
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import silent
 from speedyfeed.recipes import recipe
 from speedyfeed.training.checkpoint import checkpoints, newest_step
 from speedyfeed.training.loop import train
-from speedyfeed.training.run import start_run
+from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
 

@@ -8,23 +8,23 @@ import pytest
 import torch
 
 from speedyfeed.batching.batches import BatchConfig, Position
+from speedyfeed.batching.cache_plan import new_stamps
 from speedyfeed.batching.loader import Loader, LoaderState
-from speedyfeed.batching.plan import new_stamps
 from speedyfeed.data.store import Timelines
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.recommender import Recommender
 from speedyfeed.models.users import UserConfig
+from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss, LossConfig
-from speedyfeed.training.run import RunConfig, TrainConfig, start_run
+from speedyfeed.training.run_folder import RunConfig, TrainConfig, start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
-from speedyfeed.training.workflows import Workflow
+from speedyfeed.training.workflow import Workflow
 
 WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)
 USERS = {"nrms": "self-attention", "naml": "additive", "lstur": "lstur-ini", "npa": "npa", "plm": "attentive"}

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.batching.plan import CachePlan, Stamps
+from speedyfeed.batching.cache_plan import CachePlan, Stamps
 from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
-from speedyfeed.batching.plan import Stamps, new_stamps
+from speedyfeed.batching.cache_plan import Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError

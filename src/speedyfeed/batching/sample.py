@@ -25,10 +25,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.batching.draws import Bits, Purpose, as_index, draw, generator
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
+from speedyfeed.random import Bits, Purpose, as_index, draw, generator
 
 READERS = 1 << 16  # counted in one go
 

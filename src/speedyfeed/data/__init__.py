@@ -1,1 +1,1 @@
-"""Raw logs in, a memory-mapped store out."""
+"""Canonical tables, the readers that yield them, and the prepared store."""

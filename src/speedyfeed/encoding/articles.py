@@ -11,20 +11,27 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from speedyfeed.data.bag import Bags
 from speedyfeed.data.store import NewsTokens
 from speedyfeed.data.tables import FIELDS
-from speedyfeed.data.text import SEGMENT_WORDS, TextRules
-from speedyfeed.data.tokens import Segments, Tokenizer, gather_segments, segments_of_heads, segments_of_words
 from speedyfeed.encoding.tokens import packed
 from speedyfeed.errors import InputError
-from speedyfeed.folders import write_json
-from speedyfeed.models.names import load_tokenizer
+from speedyfeed.files import write_json
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.models.recommender import ENCODER, TEXT
+from speedyfeed.preparation.bag import Bags
+from speedyfeed.preparation.text import SEGMENT_WORDS, TextRules
+from speedyfeed.preparation.tokens import (
+    Segments,
+    Tokenizer,
+    gather_segments,
+    segments_of_heads,
+    segments_of_words,
+)
 from speedyfeed.ragged import offsets_of
+from speedyfeed.tokenizers import load_tokenizer
 
 WORDS = "words.parquet"
+ENCODER = "encoder"
+TEXT = "text.json"
 CHOSEN_WORDS = pa.schema(
     {"news": pa.int64(), "field": pa.int8(), "form": pa.string(), "count": pa.int64()}
     | {"first": pa.int64(), "rank": pa.int64()}

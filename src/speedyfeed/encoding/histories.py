@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.ragged import Ragged
 
@@ -18,7 +18,7 @@ Rows = NDArray[np.float32]
 
 
 def history_encoder(
-    model: Recommender, news_VD: Tensor, numbers: NDArray[np.int64] | None = None
+    model: RecommenderModule, news_VD: Tensor, numbers: NDArray[np.int64] | None = None
 ) -> Callable[[Ragged, NDArray[np.int64]], Rows]:
     """A function from histories (rows of `news_VD`, oldest first, maybe empty) and their readers to embeddings.
 
@@ -46,7 +46,7 @@ def history_encoder(
 
 
 def reader_encoder(
-    model: Recommender, news: PackedNews, numbers: NDArray[np.int64]
+    model: RecommenderModule, news: PackedNews, numbers: NDArray[np.int64]
 ) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
     """A function from a reader and a history (rows of `news`) to all news and the user as the reader sees them."""
     assert isinstance(model.news, WordNewsEncoder)

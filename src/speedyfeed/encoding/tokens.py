@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from speedyfeed.data.store import NewsTokens, Store
 from speedyfeed.data.tables import FIELDS
-from speedyfeed.models.known import Known, numbers_of
+from speedyfeed.models.id_maps import Known, numbers_of
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.ragged import Array
 

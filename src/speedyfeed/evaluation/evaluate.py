@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
-from speedyfeed.evaluation.index import BuildIndex, Embeddings, HnswIndex
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
-from speedyfeed.evaluation.personal import EncodeReader, score_and_retrieve_personally
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
+from speedyfeed.evaluation.user_dependent import EncodeReader, score_and_retrieve_personally
 from speedyfeed.ragged import Ragged
+from speedyfeed.retrieval.index import BuildIndex, Embeddings, HnswIndex
 
 RECALL_AT = (50, 100, 200)
 FEW_CLICKS = 5

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 from speedyfeed.ragged import Ragged, offsets_of
+from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 
 EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
 """Histories (news by reader, oldest first, may be empty) and whose they are, to user embeddings, one row each.

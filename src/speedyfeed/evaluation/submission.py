@@ -18,7 +18,7 @@ import numpy as np
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import ranks_of
-from speedyfeed.folders import new_file
+from speedyfeed.files import new_file
 from speedyfeed.ragged import Ragged, offsets_of
 
 _ROWS = 1 << 14  # impressions ranked at a time

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.known import UNKNOWN, Known
+from speedyfeed.models.id_maps import UNKNOWN, Known
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
 

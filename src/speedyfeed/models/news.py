@@ -21,11 +21,11 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule, Start
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
-from speedyfeed.models.known import UNKNOWN
+from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
-from speedyfeed.models.names import load_tokenizer, parse_encoder
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder, max_length
+from speedyfeed.tokenizers import load_tokenizer, parse_encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

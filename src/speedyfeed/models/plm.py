@@ -17,8 +17,8 @@ from transformers.utils import logging as transformers_logging
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.half import half_config, inherit
-from speedyfeed.models.names import find_source, is_local_only, not_loadable, parse_encoder
 from speedyfeed.models.unilm import load_unilm
+from speedyfeed.tokenizers import find_source, is_local_only, not_loadable, parse_encoder
 
 FAMILIES = (
     "albert",

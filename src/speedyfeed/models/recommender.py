@@ -1,43 +1,26 @@
-"""A news encoder and a user encoder together: what training makes, a folder holds and a service loads.
+"""A news encoder and a user encoder together: the module that training updates.
 
-texts --news--> news_MD          history --news, user--> user_D          score = user . news
+packed news --news--> news_MD          clicks_BLD --user--> users_BPD          score = user . news
 """
 
-import dataclasses
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from speedyfeed import __version__
-from speedyfeed.errors import InputError
-from speedyfeed.folders import write_json
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
-from speedyfeed.models.catalogue import Catalogue, load_catalogue
-from speedyfeed.models.known import UNKNOWN, Known, load_known, numbers_of
-from speedyfeed.models.names import load_tokenizer
+from speedyfeed.models.id_maps import Known
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
-from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-CONFIG = "recommender.json"
-WEIGHTS = "model.safetensors"
-ENCODER = "encoder"
-TEXT = "text.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,18 +49,8 @@ class RecommenderConfig:
         return self.news.categories
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recommendation:
-    """One news for one reader."""
-
-    news_id: str
-    title: str
-    category: str
-    score: float
-
-
-class Recommender(nn.Module):
-    """Texts and histories in, scores and recommendations out."""
+class RecommenderModule(nn.Module):
+    """Packed news and clicks in, embeddings out."""
 
     def __init__(
         self,
@@ -114,32 +87,6 @@ class Recommender(nn.Module):
         else:
             self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.known.categories))
         self.user = build_user_encoder(config.user, dim=self.news.dim, readers=self.readers)
-        self.catalogue: Catalogue | None = None
-        """News it can recommend, where it was saved with some."""
-
-    def encode_news(
-        self, texts: Sequence[str | Sequence[str]], categories: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body (see `NewsModule.encode`).
-
-        `categories` are beside them, where they are known; "" is none.
-        """
-        if categories is None or not self.known.categories:
-            return self.news.encode(texts)
-        numbers = numbers_of(pa.array(categories, pa.string()), self.known.categories)
-        return self.news.encode(texts, categories_M=torch.from_numpy(numbers))
-
-    def encode_user(
-        self, history: Sequence[str] | NDArray[np.float32], *, reader: str | None = None
-    ) -> NDArray[np.float32]:
-        """The reader after these clicks, oldest first: ids of the catalogue, or rows of embeddings.
-
-        An empty history gives the learned start. Ids that are not in the catalogue are an error. `reader` is who
-        it is; one that training never met is a stranger.
-        """
-        if isinstance(history, np.ndarray):
-            return self._encode_clicks(torch.from_numpy(history), self._number(reader))
-        return self._encode_clicks(self._news_for(reader)[self._rows(history)], self._number(reader))
 
     @torch.no_grad()
     def encode_users(
@@ -166,137 +113,3 @@ class Recommender(nn.Module):
         """
         weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
         return None if weights_L is None else weights_L.cpu().numpy()
-
-    def score(
-        self, history: Sequence[str], candidates: Sequence[str], *, reader: str | None = None
-    ) -> NDArray[np.float32]:
-        """How well each candidate suits the reader of that history; both as ids of the catalogue."""
-        rows = self._rows(candidates)
-        news_VD = self._news_for(reader)
-        user_D = self._encode_clicks(news_VD[self._rows(history)], self._number(reader))
-        scores: NDArray[np.float32] = news_VD[rows].numpy() @ user_D
-        return scores
-
-    def recommend(self, history: Sequence[str], *, k: int = 10, reader: str | None = None) -> list[Recommendation]:
-        """The k best news of the catalogue for the reader of that history, without those already read."""
-        if k < 1:
-            raise InputError(f"k {k}: expected at least 1")
-        catalogue = self._require_catalogue()
-        read = self._rows(history)
-        news_VD = self._news_for(reader)
-        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[read], self._number(reader)))
-        scores_V[read] = -torch.inf
-        best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
-        return [
-            Recommendation(
-                news_id=catalogue.news_ids[row],
-                title=catalogue.titles[row],
-                category=catalogue.categories[row],
-                score=score,
-            )
-            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write all that `from_pretrained` needs: configs, weights, tokenizer, and the catalogue if any."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, {"speedyfeed": __version__} | _plain(dataclasses.asdict(self.config)))
-        save_model(self, str(folder / WEIGHTS))
-        self.news.save(folder / ENCODER)
-        self.known.save(folder)
-        if self.news.packer is not None:
-            self.news.packer.save(folder)
-        if self.catalogue is not None:
-            self.catalogue.save(folder)
-
-    @classmethod
-    def from_pretrained(cls, path: str | Path) -> "Recommender":
-        """A recommender from its folder, from a run folder, or from the Hub."""
-        folder = _find(path)
-        if not (folder / CONFIG).exists():
-            raise InputError(
-                f"{path}: holds no recommender ({CONFIG}); give a finished run, or what save_pretrained wrote"
-            )
-        try:
-            facts = json.loads((folder / CONFIG).read_text("utf-8"))
-            config = RecommenderConfig(
-                news=NewsEncoderConfig(**facts["news"]),
-                words=WordConfig(**facts["words"]),
-                user=UserConfig(**facts["user"]),
-            )
-            known = load_known(folder)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: holds no recommender of this version ({error})") from error
-        encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
-        model = cls(config, known=known, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
-        load_model(model, str(folder / WEIGHTS))
-        if (folder / TEXT).exists():
-            # The one place where a model needs to know how data are prepared.
-            from speedyfeed.encoding.articles import load_packer
-
-            model.news.packer = load_packer(folder)
-        if (folder / "news.parquet").exists():
-            model.catalogue = load_catalogue(folder)
-        return model.eval()
-
-    def push_to_hub(
-        self, repo_id: str, *, token: str | None = None, private: bool | None = None, **options: Any
-    ) -> str:
-        """Upload the saved folder to the Hub; other options as `huggingface_hub.upload_folder` takes them."""
-        from tempfile import TemporaryDirectory
-
-        from huggingface_hub import create_repo, upload_folder
-
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            create_repo(repo_id, token=token, private=private, exist_ok=True)
-            return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
-
-    def _encode_clicks(self, clicks_LD: Tensor, reader: int) -> NDArray[np.float32]:
-        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), readers_B=torch.tensor([reader]))
-        return users_1D[0].numpy()
-
-    def _number(self, reader: str | None) -> int:
-        return 1 + self.known.readers.index(reader) if reader in self.known.readers else UNKNOWN
-
-    def _news_for(self, reader: str | None) -> Tensor:
-        """Embeddings of the catalogue, as this reader sees it."""
-        catalogue = self._require_catalogue()
-        if catalogue.texts is None:
-            return catalogue.embeddings_VD
-        return self.news.encode_all(catalogue.texts.read_by(self._number(reader)))
-
-    def _rows(self, news_ids: Sequence[str]) -> list[int]:
-        catalogue = self._require_catalogue()
-        unknown = [news_id for news_id in news_ids if news_id not in catalogue.row]
-        if unknown:
-            raise InputError(f"news {', '.join(unknown)}: not among the {len(catalogue):,} this recommender knows")
-        return [catalogue.row[news_id] for news_id in news_ids]
-
-    def _require_catalogue(self) -> Catalogue:
-        if self.catalogue is None:
-            raise InputError("this recommender was saved without news; give embeddings, or load a finished run")
-        return self.catalogue
-
-
-def _find(path: str | Path) -> Path:
-    """The folder itself, the `model` folder of a run, or a download from the Hub."""
-    folder = Path(path)
-    if (folder / "model" / CONFIG).exists():
-        return folder / "model"
-    if folder.exists():
-        return folder
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(path)))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: no such folder, and no such model on the Hub (or it cannot be reached)"
-        ) from error
-
-
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Paths as text."""
-    return json.loads(json.dumps(config, default=str))  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as Output
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.names import CHECKPOINT_SUFFIXES
+from speedyfeed.tokenizers import CHECKPOINT_SUFFIXES
 
 
 class UniLMConfig(BertConfig):

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import ReaderQuery
-from speedyfeed.models.known import UNKNOWN
+from speedyfeed.models.id_maps import UNKNOWN
 
 KEEP = 2.0
 """What a GRU's keep gate begins with: sigmoid(2) of the state stays at each click."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from speedyfeed.models.base import NewsModule, Start
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
-from speedyfeed.models.known import UNKNOWN, Known
+from speedyfeed.models.id_maps import UNKNOWN, Known
 from speedyfeed.models.packed import PackedNews
 
 if TYPE_CHECKING:

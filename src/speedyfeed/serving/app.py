@@ -24,8 +24,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
 from speedyfeed import __version__
-from speedyfeed.serving.doors import Doors, Limits, Metrics, WriteDoor
 from speedyfeed.serving.feed import Embeddings, Feed
+from speedyfeed.serving.middleware import Doors, Limits, Metrics, WriteDoor
 from speedyfeed.serving.schemas import (
     MAX_K,
     AboutAnswer,

@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.index import HnswIndex, open_index
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.pretrained import Recommender
+from speedyfeed.retrieval.index import HnswIndex, open_index
 from speedyfeed.runtime import Precision, choose_precision
-from speedyfeed.serving.batcher import Batcher, Text
 from speedyfeed.serving.journal import News
+from speedyfeed.serving.live_catalogue import Found, GraphConfig, Shelf, Wanted, build_index
+from speedyfeed.serving.micro_batcher import Batcher, Text
 from speedyfeed.serving.projection import Projection
-from speedyfeed.serving.shelf import Found, GraphConfig, Shelf, Wanted, build_index
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from speedyfeed.serving.batcher import Text
 from speedyfeed.serving.feed import Answer, Query, Ranked
 from speedyfeed.serving.journal import News
+from speedyfeed.serving.micro_batcher import Text
 
 MAX_K = 200
 MAX_HISTORY = 200

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from speedyfeed.serving.batcher import BATCH, Batcher, Embeddings, Text
 from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
 from speedyfeed.serving.journal import Entry, Journal, News
-from speedyfeed.serving.shelf import GraphConfig
+from speedyfeed.serving.live_catalogue import GraphConfig
+from speedyfeed.serving.micro_batcher import BATCH, Batcher, Embeddings, Text
 
 log = logging.getLogger(__name__)
 

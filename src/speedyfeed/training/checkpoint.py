@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from speedyfeed.batching.loader import LoaderState
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
-from speedyfeed.folders import new_folder, remove_folder, write_json
-from speedyfeed.models.recommender import WEIGHTS, Recommender
+from speedyfeed.files import new_folder, remove_folder, write_json
+from speedyfeed.pretrained import WEIGHTS, Recommender
 
 TRAINING = "training.safetensors"
 STATE = "state.json"

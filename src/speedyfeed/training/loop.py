@@ -11,12 +11,12 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Store
 from speedyfeed.progress import Report, silent
-from speedyfeed.training.blend import blend
+from speedyfeed.training.artifacts import write_model
 from speedyfeed.training.checkpoint import Progress
-from speedyfeed.training.distributed import ALONE, Ranks
+from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.interpolation import blend
 from speedyfeed.training.metrics import Meter, MetricsFile
-from speedyfeed.training.outcome import write_model
-from speedyfeed.training.run import RunFolder, TrainConfig
+from speedyfeed.training.run_folder import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop, Stopped
 from speedyfeed.training.trainer import Trainer
 

@@ -10,7 +10,7 @@ from typing import Self, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from speedyfeed.batching.batches import Batch
-from speedyfeed.training.distributed import Traffic
+from speedyfeed.training.distributed.process_group import Traffic
 
 METRICS = "metrics.jsonl"
 SECONDS_PER_LINE = 5.0

@@ -6,7 +6,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from speedyfeed.progress import Report
-from speedyfeed.training.distributed import Ranks
+from speedyfeed.training.distributed.process_group import Ranks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

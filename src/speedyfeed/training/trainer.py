@@ -13,22 +13,23 @@ import torch
 from torch import Tensor
 
 from speedyfeed.batching.batches import Batch
-from speedyfeed.batching.draws import Purpose, draw
 from speedyfeed.batching.loader import LoaderState
 from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.articles import Articles
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.known import known_in
+from speedyfeed.encoding.ids import known_in
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import Start
-from speedyfeed.models.known import UNKNOWN
-from speedyfeed.models.names import checksum_of, load_tokenizer
+from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.models.recommender import Recommender, RecommenderConfig
+from speedyfeed.models.recommender import RecommenderConfig
+from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
+from speedyfeed.random import Purpose, draw
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
-from speedyfeed.training.blend import save_start
+from speedyfeed.tokenizers import checksum_of, load_tokenizer
+from speedyfeed.training.artifacts import keep_best
 from speedyfeed.training.checkpoint import (
     Progress,
     checkpoint_path,
@@ -37,13 +38,13 @@ from speedyfeed.training.checkpoint import (
     prune,
     save_checkpoint,
 )
-from speedyfeed.training.distributed import ALONE, Ranks
+from speedyfeed.training.distributed.partition import weigh
+from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.interpolation import save_start
 from speedyfeed.training.losses import ClickLoss, log_popularity
-from speedyfeed.training.outcome import keep_best
-from speedyfeed.training.run import RunFolder, TrainConfig, open_run
-from speedyfeed.training.shares import weigh
+from speedyfeed.training.run_folder import RunFolder, TrainConfig, open_run
 from speedyfeed.training.validation import Validation
-from speedyfeed.training.workflows import Workflow
+from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
 """News that the projection of a new run is fitted to."""

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.encoding.histories import history_encoder, reader_encoder
-from speedyfeed.encoding.known import reader_numbers
+from speedyfeed.encoding.ids import reader_numbers
 from speedyfeed.evaluation.metrics import measure_ranking
-from speedyfeed.evaluation.personal import score_and_retrieve_personally
 from speedyfeed.evaluation.ranking import score_candidates
-from speedyfeed.models.known import Known
+from speedyfeed.evaluation.user_dependent import score_and_retrieve_personally
+from speedyfeed.models.id_maps import Known
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.models.recommender import Recommender
+from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.runtime import Precision
-from speedyfeed.training.distributed import ALONE, Ranks
-from speedyfeed.training.run import TrainConfig
-from speedyfeed.training.shares import encode_all
+from speedyfeed.training.distributed.partition import encode_all
+from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.run_folder import TrainConfig
 
 log = logging.getLogger(__name__)
 

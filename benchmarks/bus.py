@@ -1,0 +1,134 @@
+"""What segments cost (the paper's figure on BusLM): time and peak memory of forward and backward.
+
+The same number of tokens is read as texts of 96 or 480 tokens, each cut into 1 to 10 segments joined by the bus.
+A second table doubles the batch at three segments: memory has to grow with the tokens, not with their square.
+Every row runs in a process of its own, so that its peak memory is its own.
+
+Example: python -m benchmarks bus --json
+"""
+
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.drawing import COLOURS, from_zero, new_figures, save
+from benchmarks.harness import memory, table, time_in_turn
+from speedyfeed.models.bus import build_layout
+from speedyfeed.models.plm import first_position, load_encoder
+
+SEGMENTS = (1, 2, 3, 5, 8, 10)
+TEXT_LENGTHS = (96, 480)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BusBenchConfig:
+    """How much is measured."""
+
+    encoder: str = "minilm"
+    tokens: int = 3840
+    """Tokens of a batch."""
+    attention_dropout: float | None = 0.0
+    """None keeps the encoder's own, as in the paper; torch then stores every score."""
+    rounds: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BusRow:
+    """One batch."""
+
+    text_length: int
+    segments: int
+    tokens: int
+    seconds: float
+    peak_megabytes: float
+    """Above what the process held before the step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BusFigures:
+    rows: list[BusRow]
+    growth: list[BusRow]
+    """One, two and four times the tokens at three segments."""
+
+
+def measure(config: BusBenchConfig) -> BusFigures:
+    """All rows, one process each."""
+    context = multiprocessing.get_context("spawn")
+    cases = [(length, segments, 1) for length in TEXT_LENGTHS for segments in SEGMENTS]
+    growth = [(TEXT_LENGTHS[0], 3, times) for times in (1, 2, 4)]
+    with context.Pool(1, maxtasksperchild=1) as pool:
+        rows = pool.starmap(measure_row, [(config, *case) for case in cases + growth], chunksize=1)
+    return BusFigures(rows=rows[: len(cases)], growth=rows[len(cases) :])
+
+
+def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: int) -> BusRow:
+    """One forward and backward: its peak memory first, then its time."""
+    model = load_encoder(config.encoder, attention_dropout=config.attention_dropout)
+    model.train()
+    num_news = times * config.tokens // text_length
+    cuts = torch.arange(segments + 1) * text_length // segments
+    lengths_K, segments_M = cuts.diff().repeat(num_news), torch.full((num_news,), segments)
+    generator = torch.Generator().manual_seed(config.seed)
+    tokens_T = torch.randint(5, model.config.vocab_size, (num_news * text_length,), generator=generator)
+
+    def step(news: int = num_news) -> None:
+        layout = build_layout(lengths_K[: news * segments], segments_M[:news])
+        hidden = model(
+            input_ids=tokens_T[layout.order_T][None],
+            position_ids=layout.position_T[None] + first_position(model),
+            layout=layout,
+        ).last_hidden_state
+        hidden.sum().backward()
+
+    step(news=1)  # libraries and gradients take their memory before we look
+    before = memory("VmRSS")
+    step()
+    peak = memory("VmHWM") - before
+    seconds = time_in_turn({"step": step}, rounds=config.rounds)["step"]
+    return BusRow(
+        text_length=text_length,
+        segments=segments,
+        tokens=len(tokens_T),
+        seconds=seconds,
+        peak_megabytes=peak / 1e6,
+    )
+
+
+def tables(figures: BusFigures) -> str:
+    """A row per batch."""
+    return table(
+        ["tokens a text", "segments", "tokens", "seconds", "peak MB"],
+        [
+            [
+                str(row.text_length),
+                str(row.segments),
+                f"{row.tokens:,}",
+                f"{row.seconds:.3f}",
+                f"{row.peak_megabytes:,.0f}",
+            ]
+            for row in figures.rows + figures.growth
+        ],
+    )
+
+
+def draw(figures: BusFigures, folder: Path) -> list[Path]:
+    """Time and memory against the number of segments, a line per length of text."""
+    figure, (left, right) = new_figures(["Time of a step", "Peak memory of a step"])
+    for colour, length in zip(COLOURS, TEXT_LENGTHS, strict=False):
+        rows = [row for row in figures.rows if row.text_length == length]
+        segments = [row.segments for row in rows]
+        label = f"texts of {length} tokens"
+        left.plot(segments, [row.seconds for row in rows], "o-", color=colour, label=label)
+        right.plot(segments, [row.peak_megabytes for row in rows], "o-", color=colour, label=label)
+    left.set_ylabel(f"seconds for {figures.rows[0].tokens:,} tokens")
+    right.set_ylabel("MB above what was held before")
+    for ax in (left, right):
+        ax.set_xlabel("segments a text")
+        ax.set_xticks(SEGMENTS)
+        ax.legend(loc="lower right")
+    from_zero(left, [row.seconds for row in figures.rows])
+    from_zero(right, [row.peak_megabytes for row in figures.rows])
+    return [save(figure, folder / "bus.png")]

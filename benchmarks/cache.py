@@ -1,0 +1,151 @@
+"""What the cache costs in quality and saves in time: the same run with several gammas, for equal epochs or time.
+
+Gamma is for how many steps a cached embedding stays fresh; 0 is no cache. AUC is compared with that of gamma 0,
+paired by impression. Drift is the cosine between a row when it is read and the same news encoded then.
+
+Example: python -m benchmarks cache --store store/ --epochs 1 --seeds 0
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.drawing import ACCENT, DARK, new_figures, save
+from benchmarks.drift import Drift, load_drift, watch_drift
+from benchmarks.harness import table
+from benchmarks.trials import (
+    Contender,
+    Difference,
+    Limits,
+    Spread,
+    Trial,
+    compare_trials,
+    run_trials,
+    trial_path,
+)
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.recipes import recipe
+
+METRICS = ("auc", "recall@50", "recall@100")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheBenchConfig(Limits):
+    """What is trained, and for how long."""
+
+    store: Path
+    """Prepared log, with a dev split."""
+    gammas: tuple[int, ...] = (0, 10, 20, 30)
+    seeds: tuple[int, ...] = (0,)
+    out: Path = Path("runs/cache")
+    """Folder for the runs, the table and the figure."""
+    recipe: str = "speedy-mini"
+    """The run that is varied."""
+    encoder: str | None = None
+    """Another encoder than the recipe's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheRow:
+    """One gamma over its seeds."""
+
+    gamma: int
+    metrics: dict[str, Spread]
+    difference: Difference
+    """AUC above that of gamma 0."""
+    minutes: Spread
+    clicks_per_second: Spread
+    hit_rate: Spread
+    drift: list[Drift | None]
+    """By seed; None where nothing was read."""
+    trials: list[Trial]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheFigures:
+    rows: list[CacheRow]
+
+
+def measure(config: CacheBenchConfig) -> CacheFigures:
+    """Train and judge whatever was not before."""
+    if 0 not in config.gammas:
+        raise InputError("--gammas: expected 0 among them, which the others are compared with")
+    store = open_store(config.store)
+    base = config.limit(recipe(config.recipe))
+    base = replace(base, news=replace(base.news, encoder=config.encoder or base.news.encoder))
+    runs = {gamma: f"gamma-{gamma}" for gamma in config.gammas}
+    contenders = [
+        Contender(name=name, config=replace(base, batch=replace(base.batch, gamma=gamma)))
+        for gamma, name in runs.items()
+    ]
+    trials = run_trials(contenders, config.seeds, store, config.out, watch_drift)
+    paths = {name: [trial_path(config.out, name, seed) for seed in config.seeds] for name in runs.values()}
+    return CacheFigures(
+        rows=[
+            CacheRow(
+                gamma=gamma,
+                metrics={
+                    metric: Spread.of([trial.metrics[metric] for trial in trials[name]]) for metric in METRICS
+                },
+                difference=compare_trials(paths["gamma-0"], paths[name]),
+                minutes=Spread.of([trial.minutes for trial in trials[name]]),
+                clicks_per_second=Spread.of([trial.clicks / trial.minutes / 60 for trial in trials[name]]),
+                hit_rate=Spread.of([trial.cache_hit_rate for trial in trials[name]]),
+                drift=[load_drift(path) for path in paths[name]],
+                trials=trials[name],
+            )
+            for gamma, name in runs.items()
+        ]
+    )
+
+
+def tables(figures: CacheFigures) -> str:
+    """A row per gamma."""
+    header = [
+        "gamma",
+        *METRICS,
+        "AUC above gamma 0",
+        "minutes",
+        "clicks/s",
+        "hit rate",
+        "drift, cosine",
+        "steps old",
+    ]
+    rows = []
+    for row in figures.rows:
+        drifts = [drift for drift in row.drift if drift is not None]
+        rows.append(
+            [
+                str(row.gamma),
+                *(str(row.metrics[metric]) for metric in METRICS),
+                "" if row.gamma == 0 else str(row.difference),
+                f"{row.minutes.mean:.2f}",
+                f"{row.clicks_per_second.mean:,.1f}",
+                "-" if row.hit_rate.mean is None else f"{row.hit_rate.mean:.1%}",
+                f"{np.mean([drift.cosine for drift in drifts]):.4f}" if drifts else "-",
+                f"{np.mean([drift.steps for drift in drifts]):.1f}" if drifts else "-",
+            ]
+        )
+    return table(header, rows)
+
+
+def draw(figures: CacheFigures, folder: Path) -> list[Path]:
+    """AUC against gamma 0 with its interval, and what is saved."""
+    figure, (quality, speed) = new_figures(["AUC against no cache", "Clicks learned in a second"])
+    gammas = [str(row.gamma) for row in figures.rows]
+    means = np.array([row.difference.mean for row in figures.rows])
+    bounds = np.array([row.difference.ci95 for row in figures.rows])
+    quality.errorbar(gammas, means, np.abs(bounds.T - means), fmt="o", color=DARK, capsize=6)
+    quality.axhline(0, color="0.4", linewidth=1.5, linestyle="--")
+    quality.set_ylabel("difference of AUC, 95% interval")
+    speeds = [row.clicks_per_second.mean or 0.0 for row in figures.rows]
+    speed.bar(gammas, speeds, color=ACCENT, width=0.6)
+    for place, row in enumerate(figures.rows):
+        if row.hit_rate.mean:
+            speed.annotate(f"{row.hit_rate.mean:.0%} read", (place, speeds[place]), ha="center", va="bottom")
+    speed.set_ylabel("clicks a second")
+    for ax in (quality, speed):
+        ax.set_xlabel("gamma: steps a cached embedding stays fresh")
+    return [save(figure, folder / "cache.png")]

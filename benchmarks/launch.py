@@ -1,0 +1,44 @@
+"""What benches of many processes share: a log to train on, and torchrun."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.synthetic import SynthConfig, synthesize
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout, where `benchmarks` can be imported from."""
+
+
+@contextmanager
+def some_store(path: Path | None) -> Iterator[Path]:
+    """That store, or a small newsroom made and prepared for the moment."""
+    if path is not None:
+        yield open_store(path).path
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        synthesize(Path(scratch) / "logs", SynthConfig())
+        yield prepare(Path(scratch) / "logs", Path(scratch) / "store", PrepareConfig()).store.path
+
+
+def start_ranks(world: int, module: str, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
+    """A module with these words on so many ranks, a thread each, started again so many times if one fails."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    command += ["--max-restarts", str(restarts), "-m", module, *map(str, words)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def printed_by(launched: subprocess.Popen[str]) -> str:
+    """What it printed, when it has ended well."""
+    printed, _ = launched.communicate()
+    if launched.returncode:
+        raise InputError(f"torchrun ended with code {launched.returncode}; what the ranks said is above")
+    return printed

@@ -1,0 +1,122 @@
+"""How fast raw logs become a store, and in how much memory, at three sizes: does cost grow with the log alone?
+
+Paper-shaped newsrooms with bodies are made and kept in runs/bench; each is prepared by a process of its own, with
+the defaults of `speedyfeed prepare`, into a folder that is removed again.
+
+Example: python -m benchmarks prepare --readers 5000 16000 50000 --json
+"""
+
+import multiprocessing
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.drawing import ACCENT, DARK, from_zero, new_figures, save
+from benchmarks.harness import memory, table
+from benchmarks.newsroom import BENCH, make_logs, paper_shaped
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.progress import progress_bars
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareBenchConfig:
+    """How much is measured."""
+
+    readers: tuple[int, ...] = (5_000, 16_000, 50_000)
+    """Of each newsroom; its news are in proportion."""
+    folder: Path = BENCH
+    """Where the newsrooms are kept."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRow:
+    """One newsroom."""
+
+    readers: int
+    news: int
+    """Rows of all splits, as read."""
+    impressions: int
+    clicks: int
+    seconds: float
+    rows_per_second: float
+    """News and impressions."""
+    peak_megabytes: float
+    store_megabytes: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareFigures:
+    rows: list[PrepareRow]
+
+
+def measure(config: PrepareBenchConfig) -> PrepareFigures:
+    """Every size, a process each."""
+    logs = [make_logs(paper_shaped(readers), config.folder) for readers in config.readers]
+    rows = []
+    context = multiprocessing.get_context("spawn")
+    with progress_bars() as report, context.Pool(1, maxtasksperchild=1) as pool:
+        for done, (readers, folder) in enumerate(zip(config.readers, logs, strict=True)):
+            report("prepare", done, len(logs), f"{readers:,} readers")
+            rows.append(pool.apply(measure_size, (readers, folder)))
+    return PrepareFigures(rows=rows)
+
+
+def measure_size(readers: int, logs: Path) -> PrepareRow:
+    """Prepare one newsroom; imports are paid for before, files are likely to be in the system's cache."""
+    with TemporaryDirectory(dir=logs.parent) as scratch:
+        started = time.perf_counter()
+        store = prepare(logs, Path(scratch) / "store", PrepareConfig()).store
+        seconds = time.perf_counter() - started
+    read = store.manifest["counts"]["read"]
+    impressions = sum(read[split]["impressions"] for split in store.splits)
+    return PrepareRow(
+        readers=readers,
+        news=read["news"],
+        impressions=impressions,
+        clicks=sum(read[split]["clicks"] for split in store.splits),
+        seconds=seconds,
+        rows_per_second=(read["news"] + impressions) / seconds,
+        peak_megabytes=memory("VmHWM") / 1e6,
+        store_megabytes=sum(facts["bytes"] for facts in store.manifest["files"].values()) / 1e6,
+    )
+
+
+def tables(figures: PrepareFigures) -> str:
+    """A row per size."""
+    return table(
+        ["readers", "news", "impressions", "clicks", "seconds", "rows/s", "clicks/s", "peak MB", "store MB"],
+        [
+            [
+                f"{row.readers:,}",
+                f"{row.news:,}",
+                f"{row.impressions:,}",
+                f"{row.clicks:,}",
+                f"{row.seconds:.1f}",
+                f"{row.rows_per_second:,.0f}",
+                f"{row.clicks / row.seconds:,.0f}",
+                f"{row.peak_megabytes:,.0f}",
+                f"{row.store_megabytes:,.0f}",
+            ]
+            for row in figures.rows
+        ],
+    )
+
+
+def draw(figures: PrepareFigures, folder: Path) -> list[Path]:
+    """Time and memory against the size of the log."""
+    figure, (left, right) = new_figures(["Preparing a log: time", "Preparing a log: memory"])
+    clicks = [row.clicks for row in figures.rows]
+    seconds, megabytes = ([getattr(row, name) for row in figures.rows] for name in ("seconds", "peak_megabytes"))
+    for ax, values, colour, label in (
+        (left, seconds, DARK, "seconds"),
+        (right, megabytes, ACCENT, "MB at most"),
+    ):
+        ax.plot(clicks, values, "o-", color=colour)
+        ax.set_ylabel(label)
+        from_zero(ax, values)
+        ax.set_xlabel("clicks in the log")
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.locator_params(axis="x", nbins=4)
+        ax.set_xlim(0, 1.1 * max(clicks))
+    return [save(figure, folder / "prepare.png")]

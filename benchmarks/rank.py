@@ -1,0 +1,145 @@
+"""The timed steps of `bench ranks`, as one of the ranks that torchrun started; the first prints figures of all.
+
+Example: torchrun --nproc-per-node 2 -m benchmarks.rank --store store/
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+
+from speedyfeed.batching.loader import Loader
+from speedyfeed.data.store import open_store
+from speedyfeed.recipes import recipe
+from speedyfeed.training.distributed.partition import deal
+from speedyfeed.training.distributed.process_group import Ranks, open_ranks
+from speedyfeed.training.run_folder import open_run, start_run
+from speedyfeed.training.trainer import Trainer
+
+WARM_STEPS = 2
+MESSAGES = 20
+PLANNED_BATCHES = 100
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankConfig:
+    """What all ranks train, and how long."""
+
+    store: Path
+    recipe: str = "speedy-mini"
+    token_budget: int = 4096
+    """Of a step, all ranks together."""
+    steps: int = 6
+    """Timed, after two to warm up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorldFigures:
+    """Of so many ranks; means over the timed steps."""
+
+    world: int
+    step_seconds: float
+    communication_seconds: float
+    """Of a step, waiting for slower ranks included."""
+    communication_share: float
+    communicated_bytes: float
+    """Sent by a rank in a step."""
+    news: float
+    """Encoded in a step by all ranks."""
+    tokens: float
+    token_imbalance: float
+    """How far the rank with the most tokens is above the mean; the largest of all steps."""
+    row_bytes: float
+    """Of the news encoded in a step."""
+    gradient_bytes: int
+    gradient_seconds: float
+    """To add all gradients up, on its own."""
+    message_seconds: float
+    """To agree on one number, on its own."""
+    planned_tokens_per_second: float
+    """What the loader makes on its own."""
+
+
+def main() -> None:
+    """A launch has a number that all its ranks know it by."""
+    config = tyro.cli(RankConfig)
+    folder = Path(tempfile.gettempdir()) / f"speedyfeed-ranks-{os.environ['TORCHELASTIC_RUN_ID']}"
+    with open_ranks() as ranks:
+        figures = measure_rank(config, folder, ranks)
+    if ranks.is_first:
+        shutil.rmtree(folder)
+        print(json.dumps(asdict(figures)))
+
+
+def measure_rank(config: RankConfig, folder: Path, ranks: Ranks) -> WorldFigures:
+    """The timed steps, as one of the ranks."""
+    store = open_store(config.store)
+    chosen = recipe(config.recipe)
+    run = replace(
+        chosen,
+        batch=replace(chosen.batch, token_budget=config.token_budget),
+        train=replace(chosen.train, precision="fp32", device="cpu", validations=0),
+    )
+    ranks.first(lambda: start_run(folder, run, store))
+    trainer = Trainer(open_run(folder), store, ranks)
+    lengths_V = trainer.news.lengths_M.numpy()
+    with Loader(store.train, lengths_V, run.batch) as loader:
+        started = perf_counter()
+        planned = sum(batch.num_tokens for batch in islice(loader, PLANNED_BATCHES))
+        planned_tokens_per_second = planned / (perf_counter() - started)
+    seconds, traffic, batches = [], [], []
+    with Loader(store.train, lengths_V, run.batch) as loader:
+        for batch in islice(loader, WARM_STEPS + config.steps):
+            ranks.wait()
+            ranks.take_traffic()
+            started = perf_counter()
+            trainer.step(batch, 1.0)
+            seconds.append(perf_counter() - started)
+            traffic.append(ranks.take_traffic())
+            batches.append(batch)
+    seconds, traffic, batches = seconds[WARM_STEPS:], traffic[WARM_STEPS:], batches[WARM_STEPS:]
+    news = float(np.mean([len(batch.encode_E) for batch in batches]))
+    step_seconds, communication = float(np.mean(seconds)), float(np.mean([one.seconds for one in traffic]))
+    parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+    return WorldFigures(
+        world=ranks.world,
+        step_seconds=step_seconds,
+        communication_seconds=communication,
+        communication_share=communication / step_seconds,
+        communicated_bytes=float(np.mean([one.num_bytes for one in traffic])),
+        news=news,
+        tokens=float(np.mean([batch.num_tokens for batch in batches])),
+        token_imbalance=max(_imbalance(lengths_V[batch.encode_E], ranks.world) for batch in batches),
+        row_bytes=FLOAT_BYTES * trainer.model.news.width * news,
+        gradient_bytes=FLOAT_BYTES * sum(parameter.numel() for parameter in parameters),
+        gradient_seconds=_time(ranks, lambda: ranks.add_gradients(parameters)),
+        message_seconds=_time(ranks, ranks.wait),
+        planned_tokens_per_second=planned_tokens_per_second,
+    )
+
+
+def _imbalance(lengths_E: NDArray[np.int64], world: int) -> float:
+    loads = [int(lengths_E[share].sum()) for share in deal(lengths_E, world)]
+    return max(loads) * world / max(1, sum(loads)) - 1
+
+
+def _time(ranks: Ranks, message: Callable[[], object]) -> float:
+    ranks.wait()
+    started = perf_counter()
+    for _ in range(MESSAGES):
+        message()
+    return (perf_counter() - started) / MESSAGES
+
+
+if __name__ == "__main__":
+    main()

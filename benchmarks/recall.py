@@ -1,0 +1,186 @@
+"""Graphs against exact search, in one run: queries a second and the share of exact search's news the graphs find.
+
+News are drawn as topics with stories in them, a decaying spectrum and, if asked, log-normal lengths, which is
+harder than independent vectors; readers lie between one and four news. --million adds a million news: minutes, and
+4 GB.
+
+Example: python -m benchmarks recall --json
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
+from benchmarks.harness import table, time_in_turn
+from speedyfeed.retrieval.index import Embeddings, ExactIndex, HnswIndex, Index, overlap
+
+TOPICS = 200
+NEWS_PER_STORY = 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallBenchConfig:
+    """How much is measured."""
+
+    sizes: tuple[int, ...] = (10_000, 30_000, 100_000)
+    """News to search."""
+    million: bool = False
+    """Also a million news."""
+    width: int = 256
+    """Of an embedding."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of the lengths; 0 as by default, .14 in titles of untouched MiniLM."""
+    queries: int = 500
+    """Readers searched for at once."""
+    alone: int = 50
+    """Readers searched for one by one."""
+    k: int = 200
+    """News wanted for each."""
+    rounds: int = 3
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallRow:
+    """Both kinds of search over the same news."""
+
+    news: int
+    recall: float
+    """Share of exact search's k that the graphs find."""
+    exact_queries_per_second: float
+    graphs_queries_per_second: float
+    exact_alone_seconds: float
+    graphs_alone_seconds: float
+    build_seconds: float
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallFigures:
+    rows: list[RecallRow]
+
+
+def measure(config: RecallBenchConfig) -> RecallFigures:
+    """Every size in turn."""
+    sizes = (*config.sizes, 1_000_000) if config.million else config.sizes
+    return RecallFigures(rows=[measure_size(config, num_news) for num_news in sizes])
+
+
+def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
+    """Build both, compare what they find, then time them in turn."""
+    rng = np.random.default_rng(config.seed)
+    news_VD = draw_news(num_news, config.width, config.spread, rng)
+    readers_BD = draw_readers(news_VD, config.queries, rng)
+    ids = np.arange(1, num_news + 1)
+    exact = ExactIndex.build(ids, news_VD)
+    started = time.perf_counter()
+    graphs = HnswIndex.build(ids, news_VD)
+    build_seconds = time.perf_counter() - started
+
+    def search_alone(index: Index) -> None:
+        for row in range(min(config.alone, len(readers_BD))):
+            index.search(readers_BD[row : row + 1], config.k)
+
+    best = time_in_turn(
+        {
+            "exact": lambda: exact.search(readers_BD, config.k),
+            "graphs": lambda: graphs.search(readers_BD, config.k),
+            "exact alone": lambda: search_alone(exact),
+            "graphs alone": lambda: search_alone(graphs),
+        },
+        rounds=config.rounds,
+    )
+    alone = min(config.alone, len(readers_BD))
+    return RecallRow(
+        news=num_news,
+        recall=overlap(graphs.search(readers_BD, config.k), exact.search(readers_BD, config.k)),
+        exact_queries_per_second=len(readers_BD) / best["exact"],
+        graphs_queries_per_second=len(readers_BD) / best["graphs"],
+        exact_alone_seconds=best["exact alone"] / alone,
+        graphs_alone_seconds=best["graphs alone"] / alone,
+        build_seconds=build_seconds,
+        parameters=graphs.parameters,
+    )
+
+
+def draw_news(num_news: int, width: int, spread: float, rng: np.random.Generator) -> Embeddings:
+    """Embeddings as they might be learned: news of a story alike, stories of a topic less so."""
+    num_stories = max(1, num_news // NEWS_PER_STORY)
+    topics = rng.standard_normal((TOPICS, width), dtype=np.float32)
+    share = np.arange(1, TOPICS + 1) ** -0.8
+    topic_of = rng.choice(TOPICS, num_stories, p=share / share.sum())
+    stories = topics[topic_of] + 0.8 * rng.standard_normal((num_stories, width), dtype=np.float32)
+    news_VD = stories[rng.integers(0, num_stories, num_news)]
+    news_VD += 0.5 * rng.standard_normal((num_news, width), dtype=np.float32)
+    news_VD *= np.arange(1, width + 1, dtype=np.float32) ** -0.5
+    lengths = np.exp(spread * rng.standard_normal((num_news, 1)))
+    news_VD *= (lengths / np.linalg.norm(news_VD, axis=1, keepdims=True)).astype(np.float32)
+    return news_VD
+
+
+def draw_readers(news_VD: Embeddings, num_readers: int, rng: np.random.Generator) -> Embeddings:
+    """Each between one and four news, with some noise."""
+    readers_BD = np.empty((num_readers, news_VD.shape[1]), np.float32)
+    for row in range(num_readers):
+        liked = news_VD[rng.integers(0, len(news_VD), rng.integers(1, 5))]
+        between = rng.dirichlet(np.ones(len(liked))) @ liked
+        noise = rng.standard_normal(between.shape)
+        readers_BD[row] = between + 0.3 * np.linalg.norm(between) * noise / np.linalg.norm(noise)
+    return readers_BD
+
+
+def tables(figures: RecallFigures) -> str:
+    """A row per size."""
+    return table(
+        [
+            "news",
+            "recall",
+            "graphs",
+            "build s",
+            "exact queries/s",
+            "graphs queries/s",
+            "exact alone ms",
+            "graphs alone ms",
+        ],
+        [
+            [
+                f"{row.news:,}",
+                f"{row.recall:.4f}",
+                str(row.parameters["graphs"]),
+                f"{row.build_seconds:.1f}",
+                f"{row.exact_queries_per_second:,.0f}",
+                f"{row.graphs_queries_per_second:,.0f}",
+                f"{1e3 * row.exact_alone_seconds:.1f}",
+                f"{1e3 * row.graphs_alone_seconds:.1f}",
+            ]
+            for row in figures.rows
+        ],
+    )
+
+
+def draw(figures: RecallFigures, folder: Path) -> list[Path]:
+    """How queries a second fall with the number of news."""
+    figure, ax = new_figure("Searches a second, many readers at once")
+    news = [row.news for row in figures.rows]
+    ax.plot(news, [row.graphs_queries_per_second for row in figures.rows], "o-", color=DARK, label="graphs")
+    ax.plot(news, [row.exact_queries_per_second for row in figures.rows], "s--", color=ACCENT, label="exact")
+    for row in figures.rows:
+        place = (row.news, row.graphs_queries_per_second)
+        ax.annotate(f"recall {row.recall:.3f}", place, xytext=(0, 14), textcoords="offset points", ha="center")
+    ax.set_xscale("log")
+    plain_numbers(ax.xaxis, news)
+    ax.margins(x=0.12)
+    from_zero(
+        ax,
+        [row.graphs_queries_per_second for row in figures.rows]
+        + [row.exact_queries_per_second for row in figures.rows],
+    )
+    ax.set_xlabel("news to search, log scale")
+    ax.set_ylabel("queries a second")
+    ax.legend(loc="lower left")
+    return [save(figure, folder / "recall.png")]

@@ -1,0 +1,319 @@
+"""How many times as fast a click is learned: the conventional workflow against ours, and each technique's part.
+
+Both sides train the same encoder in the same precision on the same clicks of the same store. The plan of an epoch,
+made by the real loader from a cold cache, says how many tokens each side encodes for a click; real training steps
+on batches of that plan, all variants in turn, say what a token costs. The conventional side and those between are
+planned and measured on a part of the epoch, and scaled. Without --store it makes a newsroom of its own in
+runs/bench.
+
+Example: python -m benchmarks speedup --store store/ --json
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.drawing import DARK, LIGHT, new_figure, plain_numbers, save
+from benchmarks.harness import table
+from benchmarks.newsroom import store_of
+from benchmarks.planned import Piece, Plan, cut, plan
+from benchmarks.stage import Stage
+from speedyfeed.batching.batches import BatchConfig, news_lengths
+from speedyfeed.batching.sample import Sampler
+from speedyfeed.data.store import Store
+from speedyfeed.errors import InputError
+from speedyfeed.progress import progress_bars
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
+from speedyfeed.training.run_folder import RunConfig
+
+PAPER_OVERALL = 128.7
+PAPER_TECHNIQUES = {"central and batching": 3.0, "cache": 1.98, "autoregressive": 17.0, "BusLM": 1.27}
+"""Each as it comes on top of those before it: their product is the overall one."""
+PLANNED_BATCHES = 5000
+"""Of the variants whose epoch is too long to plan whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeedupConfig:
+    """What is measured, and how much of it."""
+
+    store: Path | None = None
+    """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
+    recipe: str = "speedy-mini"
+    """The run that is ours; conventional is the same with every acceleration off."""
+    encoder: str | None = None
+    """Another encoder than the recipe's."""
+    precision: str = "fp32"
+    """Of both sides: fp32, bf16, or fp16 on CUDA."""
+    rounds: int = 3
+    """Steps timed of each variant, after one to warm up."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A workflow between the conventional one and ours, planned and timed."""
+
+    name: str
+    batches: int
+    """Planned."""
+    clicks: int
+    """Learned in these."""
+    epoch_share: float
+    """How much of the epoch's clicks that is; the rest is taken to cost the same."""
+    tokens_per_click: float
+    """To be encoded, padding included."""
+    data_efficiency: float
+    """Share of them that is no padding."""
+    cache_hit_rate: float
+    """Of distinct news per batch."""
+    timed_tokens: int
+    """Encoded in the steps that were timed, in so many seconds."""
+    timed_seconds: float
+
+    @property
+    def seconds_per_click(self) -> float:
+        """What a click costs to learn."""
+        return self.tokens_per_click * self.timed_seconds / self.timed_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeedupFigures:
+    overall: float
+    """Times as many clicks learned in the same time as conventionally."""
+    techniques: dict[str, float]
+    """What each gives on top of those before it; the product is `overall`."""
+    alone: dict[str, float]
+    """What each gives alone, on top of the conventional workflow."""
+    clicks: dict[str, int]
+    """Learned in an epoch, on either side."""
+    readers: dict[str, int]
+    """Learned from in an epoch, on either side."""
+    news: int
+    epoch_hours: dict[str, float]
+    """What an epoch takes on either side."""
+    seconds_per_click: dict[str, float]
+    """By variant."""
+    variants: list[Variant]
+
+
+ONLY, THEN = "only ", "+ "
+
+Switch = Callable[[RunConfig], RunConfig]
+
+
+def switches(ours: RunConfig) -> Mapping[str, Switch]:
+    """Each technique as what turns it on, in the order of the paper's table."""
+
+    def batch(*names: str) -> Switch:
+        changes: dict[str, Any] = {name: getattr(ours.batch, name) for name in names}
+        return lambda run: replace(run, batch=replace(run.batch, **changes))
+
+    return {
+        "central and batching": batch("central", "size"),
+        "cache": batch("gamma"),
+        "autoregressive": batch("autoregressive"),
+        "BusLM": lambda run: replace(run, news=replace(run.news, segments=ours.news.segments)),
+        "packing": batch("mode"),
+    }
+
+
+def variants_of(ours: RunConfig) -> dict[str, RunConfig]:
+    """The conventional run, each technique alone (`only ...`), and one after the other (`+ ...`) up to ours."""
+    slow, known = conventional(ours), switches(ours)
+    # Planned as whole updates; `cut` makes pieces of them that fit into memory.
+    slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE), train=ours.train)
+    _, *others = known  # the first alone is the first of those one after the other
+    _, *steps = accumulate(known.values(), lambda run, switch: switch(run), initial=slow)
+    steps[-1] = replace(steps[-1], loss=ours.loss)  # an in-batch loss needs all of them
+    return (
+        {"conventional": slow}
+        | {f"{ONLY}{name}": known[name](slow) for name in others}
+        | {f"{THEN}{name}": step for name, step in zip(known, steps, strict=True)}
+    )
+
+
+def measure(config: SpeedupConfig) -> SpeedupFigures:
+    """Plan every variant, then time steps of all in turn."""
+    store = store_of(config.store)
+    runs = variants_of(our_run(config))
+    first, last = next(iter(runs)), next(reversed(runs))
+    lengths_V = news_lengths(store.news)
+    plans: dict[str, Plan] = {}
+    pieces: dict[str, list[Piece]] = {}
+    stages: dict[str, Stage] = {}
+    seconds = dict.fromkeys(runs, 0.0)
+    with TemporaryDirectory() as scratch, progress_bars() as report:
+        for done, (name, run) in enumerate(runs.items()):
+            report("plan", done, len(runs), name)
+            most = None if name == last else PLANNED_BATCHES
+            plans[name] = plan(store, run.batch, lengths_V, most_batches=most, num_samples=config.rounds)
+            pieces[name] = [cut(batch, run.batch, lengths_V) for batch in plans[name].samples]
+        for done, (name, run) in enumerate(runs.items()):
+            report("warm up", done, len(runs), name)
+            stages[name] = Stage(run, store, Path(scratch) / str(done))
+            stages[name].time_step(pieces[name][0].batch)
+        for turn in range(config.rounds):
+            for done, (name, stage) in enumerate(stages.items()):
+                report("time", turn * len(runs) + done, config.rounds * len(runs), name)
+                seconds[name] += stage.time_step(pieces[name][turn].batch)
+    variants = [
+        _variant(name, plan, pieces[name], seconds[name], epoch_clicks=plans[last].clicks)
+        for name, plan in plans.items()
+    ]
+    return _summarise(store, runs[first].batch, variants, plans[last].readers)
+
+
+def our_run(config: SpeedupConfig) -> RunConfig:
+    """The recipe as it is measured."""
+    run = recipe(config.recipe)
+    if run.recommender.reads_words:
+        raise InputError(f"--recipe {config.recipe}: learns words; choose one of a language model")
+    return replace(
+        run,
+        news=replace(run.news, encoder=config.encoder or run.news.encoder),
+        batch=replace(run.batch, seed=config.seed),
+        train=replace(run.train, precision=config.precision, validations=0, seed=config.seed),
+    )
+
+
+def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:
+    """Clicks and readers of a conventional epoch, which is too long to go through: an instance is a click."""
+    sampler = Sampler(
+        store.train,
+        num_news=store.num_news,
+        max_clicks=config.max_clicks,
+        negatives=config.negatives,
+        seed=config.seed,
+        autoregressive=False,
+    )
+    places = np.unique(sampler.order(0))
+    return len(places), len(np.unique(np.searchsorted(store.train.clicks.offsets, places, side="right")))
+
+
+def _variant(name: str, plan: Plan, pieces: list[Piece], seconds: float, *, epoch_clicks: int) -> Variant:
+    return Variant(
+        name=name,
+        batches=plan.batches,
+        clicks=plan.clicks,
+        epoch_share=plan.clicks / epoch_clicks,
+        tokens_per_click=plan.padded_tokens / plan.clicks,
+        data_efficiency=plan.tokens / plan.padded_tokens,
+        cache_hit_rate=plan.read / (plan.read + plan.encoded),
+        timed_tokens=sum(piece.tokens for piece in pieces),
+        timed_seconds=seconds,
+    )
+
+
+def _summarise(store: Store, slow: BatchConfig, variants: list[Variant], readers: int) -> SpeedupFigures:
+    seconds = {variant.name: variant.seconds_per_click for variant in variants}
+    conventional, ours = variants[0], variants[-1]
+    base = conventional.seconds_per_click
+    chain = [variant for variant in variants if not variant.name.startswith(ONLY)]
+    techniques = {
+        after.name.removeprefix(THEN): before.seconds_per_click / after.seconds_per_click
+        for before, after in pairwise(chain)
+    }
+    joint = next(iter(techniques))
+    alone = {name.removeprefix(ONLY): base / value for name, value in seconds.items() if name.startswith(ONLY)}
+    slow_clicks, slow_readers = count_conventional(store, slow)
+    return SpeedupFigures(
+        overall=base / ours.seconds_per_click,
+        techniques=techniques,
+        alone={joint: techniques[joint], **alone},
+        clicks={"conventional": slow_clicks, "ours": ours.clicks},
+        readers={"conventional": slow_readers, "ours": readers},
+        news=store.num_news,
+        epoch_hours={
+            "conventional": slow_clicks * base / 3600,
+            "ours": ours.clicks * ours.seconds_per_click / 3600,
+        },
+        seconds_per_click=seconds,
+        variants=variants,
+    )
+
+
+def tables(figures: SpeedupFigures) -> str:
+    """The ratios beside the paper's, then where they come from."""
+    hours = figures.epoch_hours
+    ratios = [
+        [name, f"{ratio:.2f}x", f"{figures.alone[name]:.2f}x", _times(PAPER_TECHNIQUES.get(name))]
+        for name, ratio in figures.techniques.items()
+    ]
+    rows = [
+        [
+            variant.name,
+            f"{variant.tokens_per_click:,.1f}",
+            f"{variant.data_efficiency:.0%}",
+            f"{variant.cache_hit_rate:.0%}",
+            f"{variant.timed_tokens / variant.timed_seconds:,.0f}",
+            f"{1e3 * variant.seconds_per_click:,.2f}",
+            f"{figures.seconds_per_click['conventional'] / variant.seconds_per_click:,.1f}x",
+            f"{variant.epoch_share:.1%}",
+        ]
+        for variant in figures.variants
+    ]
+    return "\n\n".join(
+        [
+            f"A click is learned {figures.overall:.1f} times as fast as conventionally; the paper's ratio is "
+            f"{PAPER_OVERALL}. An epoch of {figures.clicks['ours']:,} clicks by {figures.readers['ours']:,} "
+            f"readers on {figures.news:,} news takes {hours['ours']:.2f} hours; the conventional epoch, "
+            f"{figures.clicks['conventional']:,} clicks by {figures.readers['conventional']:,} readers, would "
+            f"take {hours['conventional']:,.0f} hours, scaled from the part that was measured.",
+            table(
+                ["technique", "on top of those above", "alone", "paper"],
+                [*ratios, ["overall", f"{figures.overall:.1f}x", "", _times(PAPER_OVERALL)]],
+            ),
+            table(
+                [
+                    "",
+                    "tokens a click",
+                    "valid",
+                    "cached",
+                    "tokens/s",
+                    "ms a click",
+                    "speed-up",
+                    "of epoch planned",
+                ],
+                rows,
+            ),
+        ]
+    )
+
+
+def draw(figures: SpeedupFigures, folder: Path) -> list[Path]:
+    """Speed-up as the techniques come one after the other, the paper's beside it."""
+    names = ["conventional", *(f"{THEN}{name}" for name in figures.techniques)]
+    found = np.cumprod([1.0, *figures.techniques.values()])
+    paper = np.cumprod([1.0, *PAPER_TECHNIQUES.values()])
+    figure, ax = new_figure("Clicks learned in the same time", height=5.2)
+    places = range(len(names))
+    ax.barh(places, found, color=[LIGHT] * (len(names) - 1) + [DARK])
+    for place, ratio in zip(places, found, strict=True):
+        ax.text(
+            ratio * 1.15,
+            place,
+            f"{ratio:,.1f}x" if ratio < 10 else f"{ratio:,.0f}x",
+            va="center",
+            fontweight="bold",
+        )
+    ax.plot(
+        paper, places[: len(paper)], "D", color="black", markerfacecolor="none", label="the paper (UniLM, 4 V100)"
+    )
+    ax.set_yticks(places, names)
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    plain_numbers(ax.xaxis)
+    ax.set_xlim(0.7, max(found.max(), paper.max()) * 3)
+    ax.set_xlabel("times as many as in the conventional workflow, log scale")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
+    return [save(figure, folder / "speedup.png")]
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:g}x"

@@ -1,0 +1,1 @@
+"""The command line: `main` finds a command, and each command is a module of its own."""

@@ -1,0 +1,104 @@
+"""Measure a trained recommender: ranking and recall on a split, and where the figures come from.
+
+Raw logs are prepared on the fly, exactly as the run's own news were.
+
+Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impression scores.parquet
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from speedyfeed.evaluation.bootstrap import Estimate
+from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.progress import progress_bars
+from speedyfeed.run_evaluation import judge_run, open_data, open_finished, write_per_impression
+
+GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a finished run."""
+    data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
+    """Prepared or raw logs; by default the store the run was trained on."""
+    split: Literal["dev", "test"] | None = None
+    """By default dev, or test where there is no dev."""
+    format: str | None = None
+    """Format of raw logs; recognised when not given."""
+    pool: Literal["split", "day"] = "split"
+    """Recall looks for clicks among all candidates of the split, or of the impression's day."""
+    exact: bool = False
+    """Search all news exactly, without an index."""
+    per_impression: Path | None = None
+    """Write every metric of every impression to this Parquet file."""
+    json: bool = False
+    """Print the figures as one JSON object."""
+
+
+def run(arguments: Arguments) -> None:
+    finished = open_finished(arguments.run)
+    with (
+        progress_bars() as progress,
+        open_data(
+            finished, arguments.data, split=arguments.split, format=arguments.format, report=progress
+        ) as data,
+    ):
+        report = judge_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
+        if arguments.per_impression:
+            write_per_impression(arguments.per_impression, data, report)
+        split = data.split
+    if arguments.json:
+        print(json.dumps(report.to_json() | {"split": split}))
+    else:
+        print_report(report, split)
+
+
+def print_report(report: Report, split: str) -> None:
+    """What was left out, every metric with its interval, then the groups."""
+    overall = report.overall
+    print(
+        f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
+        f"clicks only or skips only, {overall.num_unlabelled:,} unlabelled"
+    )
+    if report.num_candidates_without_text:
+        print(f"candidates without text, ranked last: {report.num_candidates_without_text:,}")
+    if not any(found.num_impressions for found in overall.metrics.values()):
+        print("no impression has a label: write their ranking with speedyfeed rank")
+        return
+    print(f"\n{'metric':12}{'mean':>8}   95% interval")
+    for name, found in overall.metrics.items():
+        print(f"{name:12}{_mean(found)}   {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
+    print(f"\nrecall {_pools(report)}\nby {_index(report)}")
+    print(f"\n{'group':16}{'impressions':>12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
+    for name, group in report.groups.items():
+        means = "".join(f"{_mean(group.metrics[metric]):>12}" for metric in GROUP_METRICS)
+        print(f"{name.replace('_', ' '):16}{group.num_impressions:>12,}{means}")
+    if "news_seen" not in report.groups:
+        print("(no groups by news seen in training: the store of the run is gone)")
+
+
+def _mean(found: Estimate) -> str:
+    return f"{found.mean:8.4f}" if found.num_impressions else f"{'-':>8}"
+
+
+def _pools(report: Report) -> str:
+    found = report.retrieved
+    if found.num_pools == 1:
+        return f"among the {found.news_per_pool:,.0f} candidates of the split"
+    return f"among the candidates of the day, {found.news_per_pool:,.0f} on average over {found.num_pools:,} days"
+
+
+def _index(report: Report) -> str:
+    facts = report.retrieved.index_parameters
+    if facts["kind"] == "exact":
+        return "exact search"
+    graphs = "1 HNSW graph" if facts["graphs"] == 1 else f"{facts['graphs']} HNSW graphs"
+    return (
+        f"{graphs} (connectivity {facts['connectivity']}, expansion {facts['expansion_add']} "
+        f"and {facts['expansion_search']}), found {report.retrieved.index_recall:.1%} of exact search"
+    )

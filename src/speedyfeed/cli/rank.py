@@ -1,0 +1,115 @@
+"""Rank the impressions of a log and write the leaderboard's file; labels are neither needed nor read.
+
+--check looks at such a file, by whomever it was written, and names its first bad line.
+
+Example: speedyfeed rank runs/first MINDlarge_test/ prediction.zip
+         speedyfeed rank --check prediction.zip --against MINDlarge_test/
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tyro.conf import Positional, arg
+
+from speedyfeed.data.readers import open_split
+from speedyfeed.data.store import PAD_NEWS
+from speedyfeed.data.tables import Split
+from speedyfeed.errors import InputError
+from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
+from speedyfeed.progress import progress_bars
+from speedyfeed.run_evaluation import open_data, open_finished, score_run
+
+PREFER = ("test", "dev")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
+    """Folder of a finished run."""
+    logs: Annotated[Positional[Path | None], arg(metavar="LOGS")] = None
+    """Raw logs, or a store."""
+    out: Annotated[Positional[Path | None], arg(metavar="OUT.zip")] = None
+    """File to write."""
+    split: Literal["dev", "test"] | None = None
+    """By default test, or dev where there is no test."""
+    format: str | None = None
+    """Format of raw logs; recognised when not given."""
+    check: Annotated[Path | None, arg(metavar="FILE.zip")] = None
+    """Check this file instead of writing one."""
+    against: Annotated[Path | None, arg(metavar="LOGS")] = None
+    """Raw logs the checked file must match, impression by impression."""
+    json: bool = False
+    """Print what was ranked, or checked, as one JSON object."""
+
+
+def run(arguments: Arguments) -> None:
+    if arguments.check is not None:
+        facts = _check(arguments, arguments.check)
+    elif arguments.run is None or arguments.logs is None or arguments.out is None:
+        raise InputError("rank: expected RUN LOGS OUT.zip, or --check FILE.zip; see speedyfeed rank --help")
+    elif arguments.against is not None:
+        raise InputError("rank: --against goes with --check FILE.zip")
+    else:
+        facts = _rank(arguments, arguments.run, arguments.logs, arguments.out)
+    if arguments.json:
+        print(json.dumps(facts))
+    elif arguments.check is not None:
+        print(f"{arguments.check}: {facts['impressions']:,} lines, all well formed{_scope(arguments)}")
+    else:
+        print(
+            f"{arguments.out}: {facts['file']} ranks {facts['candidates']:,} candidates of "
+            f"{facts['impressions']:,} impressions of {facts['split']}; {facts['candidates_without_text']:,} "
+            "candidates have no text and come last"
+        )
+
+
+def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
+    finished = open_finished(run)
+    with (
+        progress_bars() as report,
+        open_data(
+            finished, logs, split=arguments.split, format=arguments.format, prefer=PREFER, report=report
+        ) as data,
+    ):
+        shown = data.impressions
+        scores = score_run(finished, data, report=report)
+        name = submission_name(data.store.manifest["settings"]["format"])
+        write_submission(out, name, data.load_ids().to_pylist(), scores)
+        return {
+            "file": name,
+            "split": data.split,
+            "impressions": len(shown.candidates),
+            "candidates": len(shown.candidates.values),
+            "candidates_without_text": int((shown.candidates.values == PAD_NEWS).sum()),
+        }
+
+
+def _check(arguments: Arguments, path: Path) -> dict[str, Any]:
+    if arguments.run is not None:
+        raise InputError("rank: --check FILE.zip stands alone; give the logs with --against LOGS")
+    if arguments.against is None:
+        return {"impressions": check_submission(path)}
+    logs = open_split(arguments.against, arguments.split, arguments.format, prefer=PREFER)
+    split = logs.splits[-1]
+    return {"impressions": check_submission(path, _read_shown(split), submission_name(logs.format))}
+
+
+def _read_shown(split: Split) -> Iterator[Shown]:
+    """Each impression of a raw log, as a submission must speak of it."""
+    for batch in split.impressions():
+        told = pc.list_value_length(batch["candidates"])
+        labelled = pc.add(pc.list_value_length(batch["clicked"]), pc.list_value_length(batch["skipped"]))
+        sizes: pa.Array = pc.coalesce(told, labelled)
+        for key, size in zip(batch["impression_id"].to_pylist(), sizes.to_pylist(), strict=True):
+            yield Shown(impression_id=key, num_candidates=size)
+
+
+def _scope(arguments: Arguments) -> str:
+    if arguments.against is None:
+        return " (give the logs with --against to check that none is missing)"
+    return f", and they match {arguments.against}"

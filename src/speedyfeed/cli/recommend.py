@@ -1,0 +1,39 @@
+"""The best news for one reader, from a trained recommender.
+
+Example: speedyfeed recommend runs/first --history N12,N7 --k 5
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from speedyfeed.run_evaluation import open_finished
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of a finished run."""
+    history: str = ""
+    """Ids of the news the reader clicked, oldest first, joined by commas; none is a new reader."""
+    reader: str | None = None
+    """Who the reader is, for recommenders that learn about each (lstur, npa); else it makes no difference."""
+    k: int = 10
+    """How many to recommend."""
+    json: bool = False
+    """Print them as one JSON object."""
+
+
+def run(arguments: Arguments) -> None:
+    model = open_finished(arguments.run).model
+    history = [news_id for news_id in arguments.history.split(",") if news_id]
+    found = model.recommend(history, k=arguments.k, reader=arguments.reader)
+    if arguments.json:
+        print(json.dumps({"recommendations": [dataclasses.asdict(one) for one in found]}))
+        return
+    for one in found:
+        print(f"{one.score:8.3f}  {one.news_id:10} {one.category:16} {one.title}")

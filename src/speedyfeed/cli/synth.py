@@ -1,0 +1,47 @@
+"""Make a synthetic newsroom: articles and click logs shaped like the paper's, with a known best score.
+
+Example: speedyfeed synth newsroom/ --shape small --seed 7
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from speedyfeed.progress import progress_bars
+from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    out: Annotated[Positional[Path], arg(metavar="OUT")]
+    """Folder to make."""
+    config: Annotated[SynthConfig, arg(name="")] = field(default_factory=SynthConfig)
+    json: bool = False
+    """Print the figures as one JSON object."""
+
+
+def run(arguments: Arguments) -> None:
+    with progress_bars() as report:
+        newsroom = synthesize(arguments.out, arguments.config, report)
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(newsroom)))
+    else:
+        print_newsroom(newsroom)
+        print(f"{arguments.out} is ready")
+
+
+def print_newsroom(newsroom: Newsroom) -> None:
+    """The log's figures beside the paper's, and what can be reached on dev."""
+    print(
+        f"{newsroom.num_users:,} readers, {newsroom.num_news:,} news, {newsroom.num_clicks:,} clicks, "
+        f"{newsroom.num_train_impressions:,} train and {newsroom.num_dev_impressions:,} dev impressions"
+    )
+    print(f"{'':40}{'found':>9}{'paper':>9}")
+    for figure in newsroom.figures:
+        paper = "" if figure.paper is None else f"{figure.paper:.2f}"
+        print(f"{figure.name:40}{figure.found:9.2f}{paper:>9}")
+    print(f"AUC on dev: popularity {newsroom.popularity_auc:.4f}, best possible {newsroom.best_auc:.4f}")

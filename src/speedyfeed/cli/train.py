@@ -1,0 +1,115 @@
+"""Train a recommender on a store. Ctrl-C saves and stops; --resume goes on.
+
+Example: speedyfeed train store/ runs/first --recipe speedy-mini --epochs 3
+
+On several GPUs or machines: torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
+There the same command goes on with a run that was broken off.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.data.store import Store, open_store
+from speedyfeed.errors import InputError
+from speedyfeed.files import remove_folder
+from speedyfeed.models.baselines import WordConfig
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.progress import progress_bars, silent
+from speedyfeed.recipes import in_workflow, recipe
+from speedyfeed.training.distributed.process_group import is_under_torchrun, open_ranks
+from speedyfeed.training.loop import Outcome, train
+from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.metrics import METRICS
+from speedyfeed.training.run_folder import RunConfig, TrainConfig, is_run_of, open_run, start_run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    store: Annotated[Positional[Path], arg(metavar="STORE")]
+    """Prepared log."""
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder of the run."""
+    recipe: str = "speedy-mini"
+    """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
+    plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
+    workflow: Literal["fast", "conventional"] | None = None
+    """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
+    resume: bool = False
+    """Go on with the run in RUN, with its own settings."""
+    json: bool = False
+    """Print how it ended as one JSON object."""
+    train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
+    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
+    user: UserConfig = field(default_factory=UserConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+
+    @property
+    def config(self) -> RunConfig:
+        """The run they describe."""
+        return RunConfig(**{part.name: getattr(self, part.name) for part in dataclasses.fields(RunConfig)})
+
+
+def defaults(rest: Sequence[str]) -> Arguments:
+    """The options of the recipe and the workflow that were typed."""
+    words = [part for word in rest for part in word.split("=", 1)]
+    typed = {word: after for word, after in pairwise(words) if word in ("--recipe", "--workflow")}
+    name = typed.get("--recipe", "speedy-mini")
+    chosen = in_workflow(recipe(name), typed.get("--workflow"))
+    parts = {part.name: getattr(chosen, part.name) for part in dataclasses.fields(RunConfig)}
+    return Arguments(store=tyro.MISSING, run=tyro.MISSING, recipe=name, **parts)
+
+
+def run(arguments: Arguments) -> None:
+    with open_ranks() as ranks:
+        store = open_store(arguments.store)
+        ranks.first(lambda: _require_run(arguments, store))
+        with progress_bars() if ranks.is_first else nullcontext(silent) as report:
+            try:
+                outcome = train(open_run(arguments.run), store, report, ranks=ranks)
+            except InputError:
+                if ranks.is_first and not (arguments.run / METRICS).exists():
+                    remove_folder(arguments.run)  # it never began: the command, put right, may make it anew
+                raise
+    if not ranks.is_first:
+        return
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(outcome)))
+    else:
+        print_outcome(outcome, arguments)
+
+
+def _require_run(arguments: Arguments, store: Store) -> None:
+    """The folder is there afterwards: made now, or that of the run to go on with."""
+    if arguments.resume:
+        if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
+            raise InputError("--resume goes on with the run's own settings: leave out the other options")
+        open_run(arguments.run)
+    elif not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
+        start_run(arguments.run, arguments.config, store)
+
+
+def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
+    """How far the run came, and what to type next."""
+    progress = outcome.progress
+    best = f", best validation AUC {progress.best_auc:.4f}" if progress.best_auc else ""
+    print(
+        f"{progress.step:,} steps, {progress.epochs:.2f} epochs, {progress.clicks:,} clicks in "
+        f"{progress.seconds / 60:.1f} minutes{best}"
+    )
+    if outcome.is_finished:
+        print(f"{arguments.run} is ready; next: speedyfeed evaluate {arguments.run} {arguments.store}")
+    else:
+        print(f"stopped and saved; go on with: speedyfeed train {arguments.store} {arguments.run} --resume")

@@ -1,0 +1,1 @@
+"""Raw logs to a store: read, number, refine, tokenize, join timelines, write."""

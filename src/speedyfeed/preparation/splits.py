@@ -1,0 +1,172 @@
+"""One split as arrays on disk: timelines to learn from, or impressions to rank.
+
+The engine sorts, this module streams: memory holds a few numbers per impression, never the lists.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ibis.expr.types as ir
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from ibis import _
+from numpy.typing import NDArray
+
+from speedyfeed.preparation import timeline
+from speedyfeed.preparation.engine import Engine
+from speedyfeed.progress import Report, counted
+from speedyfeed.ragged import ArrayWriter, offsets_of
+
+Counts = dict[str, int]
+TIMELINES = "timelines"  # what the engine calls the clicks of the train split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitCounts:
+    """What was read of a split, what is kept of it, and what is not and why."""
+
+    read: Counts
+    kept: Counts
+    dropped: Counts
+
+
+def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
+    """The train split: clicks by user, the pool of each click, pools by impression."""
+    folder.mkdir()
+    impressions = engine.open(source)
+    report("count train", 0, 0)
+    read, without_text = _count_references(engine, impressions, ids)
+    num_shown = impressions.clicked.length() + impressions.skipped.length()
+    without_click = _number(engine, impressions.filter(num_shown > 0, _.clicked.length() == 0))
+    without_label = _number(engine, impressions.filter(num_shown == 0))
+
+    pools = counted(engine.read(timeline.pools(impressions, ids), "pools"), report, "join negatives")
+    pool_sizes = _write_by_row(folder, "pools", pools, read["impressions"])
+    clicks = counted(engine.read(timeline.clicks(impressions, ids), TIMELINES), report, "join timelines")
+    users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes)
+    pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
+    return SplitCounts(
+        read=read,
+        kept={
+            "users": len(users),
+            "clicks": num_clicks,
+            "clicks_with_negatives": num_with_pool,
+        },
+        dropped={
+            **without_text,
+            "impressions_without_click": without_click,
+            "impressions_without_label": without_label,
+            "users_without_click": read["users"] - len(users),
+        },
+    )
+
+
+def write_impressions(
+    engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
+) -> SplitCounts:
+    """A dev or test split: candidates and labels by impression, and each reader's history once.
+
+    Where the log has timelines, they must have been written before.
+    """
+    folder.mkdir()
+    impressions = engine.open(source)
+    split = folder.name
+    report(f"count {split}", 0, 0)
+    read, without_text = _count_references(engine, impressions, ids)
+
+    shown = engine.read(timeline.candidates(impressions, ids), f"{split}-candidates")
+    with ArrayWriter(folder, "labels", np.int8) as labels:
+        batches = counted(shown, report, f"join {split} candidates", read["candidates"])
+        _write_by_row(folder, "candidates", _labels_aside(batches, labels), read["impressions"])
+
+    readers = timeline.readers(impressions)
+    with ArrayWriter(folder, "readers", np.int64) as rows:
+        for batch in engine.read(readers.order_by("row").select("reader"), f"{split}-readers"):
+            rows.append(batch["reader"].to_numpy())
+    train_clicks = engine.reopen(TIMELINES) if has_timelines else None
+    histories = engine.read(timeline.histories(readers, ids, train_clicks), f"{split}-histories")
+    sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
+    facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])
+    pq.write_table(facts.combine_chunks(), folder / "impressions.parquet")
+    return SplitCounts(
+        read=read,
+        kept={
+            "impressions": read["impressions"],
+            "candidates": read["candidates"] - without_text["candidates_without_text"],
+            "history_clicks": int(sizes.sum()),
+        },
+        dropped=without_text,
+    )
+
+
+def _count_references(engine: Engine, impressions: ir.Table, ids: ir.Table) -> tuple[Counts, Counts]:
+    """What a split names, and how much of it has no text; repeated histories count each time they are read."""
+    total = engine.load(impressions.agg(impressions=_.count(), users=_.user_id.nunique())).to_pylist()[0]
+    shown = impressions.mutate(shown=timeline.shown_news(impressions))
+    read: Counts = dict(total)
+    without_text: Counts = {}
+    for name, column in (("history_clicks", "history"), ("clicks", "clicked"), ("candidates", "shown")):
+        found = engine.load(timeline.count_references(shown, column, ids)).to_pylist()[0]
+        read[name] = found["total"]
+        without_text[f"{name}_without_text"] = found["total"] - found["known"]
+    return read, without_text
+
+
+def _number(engine: Engine, rows: ir.Table) -> int:
+    return int(engine.load(rows.agg(rows=_.count()))["rows"][0].as_py())
+
+
+def _write_by_row(folder: Path, name: str, batches: Iterator[pa.RecordBatch], num_rows: int) -> NDArray[np.int64]:
+    """Write (row, news), ordered by row, as a ragged array with a row for each of 0..num_rows - 1."""
+    lengths = np.zeros(num_rows, np.int64)
+    with ArrayWriter(folder, f"{name}.values", np.int32) as values:
+        for batch in batches:
+            np.add.at(lengths, batch["row"].to_numpy(), 1)
+            values.append(batch["news"].to_numpy())
+    with ArrayWriter(folder, f"{name}.offsets", np.int64) as offsets:
+        offsets.append(offsets_of(lengths))
+    return lengths
+
+
+def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Iterator[pa.RecordBatch]:
+    """The same batches, their labels written on the way."""
+    for batch in batches:
+        labels.append(batch["label"].to_numpy())
+        yield batch
+
+
+def _write_clicks(
+    folder: Path, batches: Iterator[pa.RecordBatch], pool_sizes: NDArray[np.int64]
+) -> tuple[pa.Array, int, int]:
+    """Write (user_id, row, first, news), ordered by user; returns the users, the clicks and those with a pool."""
+    users: list[pa.Array] = []
+    lengths: list[NDArray[np.int64]] = []
+    num_with_pool = 0
+    with (
+        ArrayWriter(folder, "clicks.values", np.int32) as clicks,
+        ArrayWriter(folder, "click_pools", np.int64) as click_pools,
+        ArrayWriter(folder, "user_pools", np.int64) as user_pools,
+    ):
+        for batch in batches:
+            runs = pc.run_end_encode(batch["user_id"])
+            ends = runs.run_ends.to_numpy().astype(np.int64)
+            names, counts, first = runs.values, np.diff(ends, prepend=0), batch["first"].to_numpy()[ends - 1]
+            if users and len(names) and users[-1][-1] == names[0]:  # the batch begins within a user
+                lengths[-1][-1] += counts[0]
+                names, counts, first = names[1:], counts[1:], first[1:]
+            if len(names):
+                users.append(names)
+                lengths.append(counts)
+                user_pools.append(np.where(pool_sizes[first] > 0, first, -1))
+            clicks.append(batch["news"].to_numpy())
+            rows = batch["row"].to_numpy()
+            has_pool = (rows >= 0) & (pool_sizes[rows] > 0)
+            click_pools.append(np.where(has_pool, rows, -1))
+            num_with_pool += int(has_pool.sum())
+        num_clicks = len(clicks)
+    with ArrayWriter(folder, "clicks.offsets", np.int64) as offsets:
+        offsets.append(offsets_of(np.concatenate(lengths) if lengths else np.zeros(0, np.int64)))
+    return pa.chunked_array(users, pa.string()).combine_chunks(), num_clicks, num_with_pool

@@ -1,0 +1,6 @@
+"""A synthetic newsroom: planted interests, real words, and a known best score."""
+
+from speedyfeed.synthetic.figures import Figure
+from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig, synthesize
+
+__all__ = ["Figure", "Newsroom", "SynthConfig", "synthesize"]

@@ -1,0 +1,230 @@
+"""A newsroom with planted interests and a known best score, written as train and dev logs.
+
+Readers have latent tastes over subtopics, news say in words what they are about, and clicks follow taste,
+popularity and freshness, so a model that reads can learn what ids cannot tell: dev comes after train, when
+most of the news are new. Blocks of readers and of news are drawn, written and forgotten, each from its own
+seed: memory stays bounded and time grows with the number of clicks.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from speedyfeed.data.tables import NEWS
+from speedyfeed.errors import InputError
+from speedyfeed.files import new_folder, write_json
+from speedyfeed.progress import Report, silent
+from speedyfeed.synthetic.audience import (
+    DAY_SECONDS,
+    Visits,
+    draw_num_clicks,
+    draw_tastes,
+    draw_visits,
+)
+from speedyfeed.synthetic.figures import Figure, Tally
+from speedyfeed.synthetic.files import MindSplit, ParquetSplit, SplitWriter
+from speedyfeed.synthetic.lexicon import load_lexicon
+from speedyfeed.synthetic.pages import Pages, build_pages
+from speedyfeed.synthetic.popularity import Ints
+from speedyfeed.synthetic.text import Writer
+from speedyfeed.synthetic.world import World, build_world, num_slots_of
+
+SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet": ParquetSplit}
+USERS_PER_BLOCK = 8192
+NEWS_PER_BLOCK = 4096
+SAMPLE_READERS = 2048
+"""Readers that popularity is fitted to."""
+MIN_DAYS = 3
+DEV_SHARE = 1 / 8
+"""Of the days, at least one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A kind of newsroom: its default size and how its log begins."""
+
+    users: int
+    news: int
+    days: int
+    history_share: float
+    """Share of the days whose clicks are only known as histories of train readers."""
+    sharpness: float
+    """Exponent on the paper's click shares. A small newsroom cannot have their extremes; the little above 1
+    of a large one makes up for news whose lives are cut off by the ends of the log."""
+
+
+SHAPES = {
+    "small": Shape(users=3000, news=4000, days=14, history_share=0.25, sharpness=0.5),
+    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.03),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SynthConfig:
+    """Which newsroom to make."""
+
+    users: int | None = None
+    """Number of readers; if not given, the shape's."""
+    news: int | None = None
+    """Number of news; if not given, the shape's."""
+    days: int | None = None
+    """Length of the log in days; if not given, the shape's."""
+    seed: int = 0
+    """The same seed gives the same files, byte for byte."""
+    shape: Literal["small", "paper"] = "small"
+    """small: a quick newsroom in the manner of MIND; paper: the size and proportions of the paper's log."""
+    format: Literal["mind", "parquet"] = "mind"
+    """Files to write; only parquet has bodies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Newsroom:
+    """A newsroom as it came out; kept in its folder as newsroom.json."""
+
+    config: SynthConfig
+    num_users: int
+    num_news: int
+    num_clicks: int
+    num_train_impressions: int
+    num_dev_impressions: int
+    best_auc: float
+    """AUC on dev of the true preference: no ranking can expect more."""
+    popularity_auc: float
+    """AUC on dev of popularity and freshness alone: what can be had without knowing the reader."""
+    figures: tuple[Figure, ...]
+    """The log beside the paper's."""
+
+
+def synthesize(out: Path, config: SynthConfig, progress: Report | None = None) -> Newsroom:
+    """Write a newsroom to the folder `out`, which appears whole or not at all."""
+    shape = _choose_shape(config)
+    with new_folder(out) as folder:
+        newsroom = _write_newsroom(folder, config, shape, progress or silent)
+        write_json(folder / "newsroom.json", asdict(newsroom))
+    return newsroom
+
+
+def _choose_shape(config: SynthConfig) -> Shape:
+    """The shape asked for, at the size asked for."""
+    if config.shape not in SHAPES:
+        raise InputError(f"shape {config.shape!r}: expected one of {', '.join(SHAPES)}")
+    if config.format not in SPLITS:
+        raise InputError(f"format {config.format!r}: expected one of {', '.join(SPLITS)}")
+    if config.seed < 0:
+        raise InputError(f"seed {config.seed}: expected 0 or more")
+    sizes = {"users": config.users, "news": config.news, "days": config.days}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    shape = replace(SHAPES[config.shape], **given)
+    if shape.users < 1:
+        raise InputError(f"users {shape.users}: expected 1 or more")
+    if shape.days < MIN_DAYS:
+        raise InputError(f"days {shape.days}: expected {MIN_DAYS} or more, for a train and a dev split")
+    fewest = num_slots_of(shape.days)
+    if shape.news < fewest:
+        raise InputError(f"news {shape.news}: expected {fewest} or more; give more news or fewer days")
+    return shape
+
+
+def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: Report) -> Newsroom:
+    lexicon = load_lexicon()
+    rng = _rng(config.seed, 0)
+    world = build_world(
+        num_news=shape.news,
+        days=shape.days,
+        tastes=draw_tastes(SAMPLE_READERS, lexicon.topic, rng),
+        num_clicks=draw_num_clicks(SAMPLE_READERS, shape.days, rng),
+        sharpness=shape.sharpness,
+        rng=rng,
+    )
+    number = rng.permutation(shape.news)  # of the news with ids N1, N2, ...: an id tells nothing
+    news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
+    tally = Tally.of(world)
+    with ExitStack() as stack:
+        train, dev = (
+            stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev")
+        )
+        progress("readers", 0, shape.users)
+        for block in _draw_blocks(world, shape, config.seed):
+            train.write_pages(block.train, block.first_user, news_ids)
+            dev.write_pages(block.dev, block.first_user, news_ids)
+            tally.add_readers(block.visits, block.train, block.dev)
+            progress("readers", block.first_user + len(block.visits.taste), shape.users)
+        if not tally.num_train_impressions or not tally.num_aucs:
+            raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
+        progress("news", 0, shape.news)
+        for numbers, news in _draw_news(world, number, config.seed, has_bodies=config.format == "parquet"):
+            train.write_news(news.filter(pa.array(tally.in_train[numbers])))
+            dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
+            tally.add_news(news)
+            progress("news", tally.num_written, shape.news)
+    return Newsroom(
+        config=config,
+        num_users=shape.users,
+        num_news=shape.news,
+        num_clicks=int(tally.clicks.sum()),
+        num_train_impressions=tally.num_train_impressions,
+        num_dev_impressions=tally.num_dev_impressions,
+        best_auc=tally.best_auc,
+        popularity_auc=tally.popularity_auc,
+        figures=tally.figures(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    """Some readers and their part of each split."""
+
+    first_user: int
+    visits: Visits
+    train: Pages
+    dev: Pages
+
+
+def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
+    """All readers, some thousands at a time."""
+    topic = load_lexicon().topic
+    end = shape.days * DAY_SECONDS
+    start = int(end * shape.history_share)
+    dev_start = end - max(1, round(shape.days * DEV_SHARE)) * DAY_SECONDS
+    for block, first_user in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
+        rng = _rng(seed, 1, block)
+        num_users = min(USERS_PER_BLOCK, shape.users - first_user)
+        visits = draw_visits(world, num_users=num_users, topic=topic, days=shape.days, shown_from=start, rng=rng)
+        yield _Block(
+            first_user=first_user,
+            visits=visits,
+            train=build_pages(visits, start=start, end=dev_start, history_end=start, rng=rng),
+            dev=build_pages(visits, start=dev_start, end=end, history_end=dev_start, rng=rng),
+        )
+
+
+def _draw_news(
+    world: World, number: Ints, seed: int, *, has_bodies: bool
+) -> Iterator[tuple[Ints, pa.RecordBatch]]:
+    """All news in the order of their ids, some thousands at a time: their numbers and their rows."""
+    lexicon = load_lexicon()
+    writer = Writer(lexicon, _rng(seed, 2), with_bodies=has_bodies)
+    for block, first in enumerate(range(0, len(number), NEWS_PER_BLOCK)):
+        rng = _rng(seed, 3, block)
+        numbers = number[first : first + NEWS_PER_BLOCK]
+        subtopic = world.subtopic[numbers]
+        nothing = pa.repeat("", len(numbers))
+        columns = [
+            pa.array([f"N{first + place + 1}" for place in range(len(numbers))]),
+            pa.array([lexicon.topics[topic] for topic in lexicon.topic[subtopic]]),
+            nothing,
+            pa.array(writer.write_titles(subtopic, rng)),
+            pa.array(writer.write_abstracts(subtopic, rng)),
+            writer.write_bodies(subtopic, rng) if has_bodies else nothing,
+        ]
+        yield numbers, pa.record_batch(columns, schema=NEWS)
+
+
+def _rng(seed: int, *key: int) -> np.random.Generator:
+    """A generator of its own for every part of the newsroom, so that no part depends on how another is cut."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -1,0 +1,59 @@
+"""What a run leaves: the best model so far while it trains, the recommender with its news when it ends."""
+
+import torch
+from safetensors.torch import load_model
+
+from speedyfeed.data.store import Store
+from speedyfeed.files import new_folder, remove_folder
+from speedyfeed.models.catalogue import Catalogue
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.pretrained import WEIGHTS, Recommender
+from speedyfeed.progress import Report
+from speedyfeed.training.distributed.partition import encode_all
+from speedyfeed.training.distributed.process_group import Ranks
+from speedyfeed.training.run_folder import RunFolder
+
+
+def keep_best(run: RunFolder, model: Recommender, name: str) -> None:
+    """Keep this model as the best so far; the one before goes when it is whole."""
+    path = run.best / name
+    if not path.exists():  # else a resumed run comes by again
+        with new_folder(path) as folder:
+            model.save_pretrained(folder)
+    for other in run.best.glob("step-*"):
+        if other != path:
+            remove_folder(other)
+
+
+def write_model(
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: Ranks
+) -> None:
+    """The best model, or the last where none was validated, with the embeddings of all news."""
+    ranks.first(lambda: _load_best(run, model))
+    ranks.hand_out(model)
+    is_personal = model.news.is_personal
+    news_VD = (
+        torch.empty(1 + store.num_news, 0) if is_personal else encode_all(model.news, news, ranks, report=report)
+    )
+    ranks.first(lambda: _write_model(run, model, store, news, news_VD))
+
+
+def _load_best(run: RunFolder, model: Recommender) -> None:
+    for best in run.best.glob("step-*"):
+        load_model(model, str(best / WEIGHTS))
+
+
+def _write_model(
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, news_VD: torch.Tensor
+) -> None:
+    titles = store.load_titles()
+    model.catalogue = Catalogue(
+        news_ids=titles["news_id"].to_pylist(),
+        titles=titles["title"].to_pylist(),
+        categories=titles["category"].to_pylist(),
+        embeddings_VD=news_VD[1:],
+        num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
+        texts=news.select(torch.arange(1, len(news))) if model.news.is_personal else None,
+    )
+    with new_folder(run.model) as folder:
+        model.save_pretrained(folder)

@@ -1,0 +1,1 @@
+"""Many processes training one model: their collectives, and the partition of a batch over them."""
