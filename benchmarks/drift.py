@@ -67,7 +67,7 @@ def load_drift(run: Path) -> Drift | None:
 
 
 def _encoding(batch: Batch, ids: NDArray[np.int32]) -> Batch:
-    """A batch of one reader who clicked these news, all of them to be encoded."""
+    """A batch of one user who clicked these news, all of them to be encoded."""
     return replace(
         batch,
         users_B=batch.users_B[:1],

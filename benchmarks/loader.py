@@ -1,6 +1,6 @@
 """Batches against the trainer's appetite, and what a click costs, as the log grows tenfold.
 
-The real loader goes through a whole epoch with a tenth of the readers, with a third and with all, each in a
+The real loader goes through a whole epoch with a tenth of the users, with a third and with all, each in a
 process of its own: how fast it makes batches, how many tokens are to be encoded for a click, how much memory it
 takes. Real training steps tell how many tokens a second the trainer consumes.
 
@@ -33,7 +33,7 @@ class LoaderBenchConfig:
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
     shares: tuple[float, ...] = (0.1, 0.32, 1.0)
-    """Of its readers."""
+    """Of its users."""
     recipe: str = "speedy-mini"
     encoder: str | None = None
     """Another encoder than the recipe's."""
@@ -45,9 +45,9 @@ class LoaderBenchConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderRow:
-    """An epoch over some of the readers."""
+    """An epoch over some of the users."""
 
-    readers: int
+    users: int
     clicks: int
     batches_per_second: float
     clicks_per_second: float
@@ -96,14 +96,14 @@ def measure(config: LoaderBenchConfig) -> LoaderFigures:
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report:
         with context.Pool(1, maxtasksperchild=1) as pool:
-            for done, readers in enumerate(sizes):
-                report("load", done, len(sizes), f"{readers:,} readers")
-                epochs.append(pool.apply(load_epoch, (store.path, readers, run)))
+            for done, users in enumerate(sizes):
+                report("load", done, len(sizes), f"{users:,} users")
+                epochs.append(pool.apply(load_epoch, (store.path, users, run)))
         report("train", 0, 0)
         appetite = measure_appetite(run, store, config.rounds)
     rows = [
         LoaderRow(
-            readers=readers,
+            users=users,
             clicks=epoch.clicks,
             batches_per_second=epoch.batches / epoch.seconds,
             clicks_per_second=epoch.clicks / epoch.seconds,
@@ -114,7 +114,7 @@ def measure(config: LoaderBenchConfig) -> LoaderFigures:
             milliseconds_per_click=1e3 * epoch.tokens / epoch.clicks / appetite,
             private_megabytes=epoch.private_bytes / 1e6,
         )
-        for readers, epoch in zip(sizes, epochs, strict=True)
+        for users, epoch in zip(sizes, epochs, strict=True)
     ]
     return LoaderFigures(
         trained_tokens_per_second=appetite,
@@ -123,8 +123,8 @@ def measure(config: LoaderBenchConfig) -> LoaderFigures:
     )
 
 
-def first_readers(timelines: Timelines, number: int) -> Timelines:
-    """The log of so many of its readers; mapped as before."""
+def first_users(timelines: Timelines, number: int) -> Timelines:
+    """The log of so many of its users; mapped as before."""
     offsets = timelines.clicks.offsets[: number + 1]
     return Timelines(
         clicks=Ragged(values=timelines.clicks.values[: offsets[-1]], offsets=offsets),
@@ -134,7 +134,7 @@ def first_readers(timelines: Timelines, number: int) -> Timelines:
     )
 
 
-def load_epoch(path: Path, readers: int, run: RunConfig) -> Epoch:
+def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
     """Go through an epoch, and do nothing else."""
     store = open_store(path)
     lengths_V = news_lengths(store.news)
@@ -142,7 +142,7 @@ def load_epoch(path: Path, readers: int, run: RunConfig) -> Epoch:
     started = now()
     with (
         PeakMemory() as peak,
-        Loader(first_readers(store.train, readers), lengths_V, run.batch, epochs=1) as loader,
+        Loader(first_users(store.train, users), lengths_V, run.batch, epochs=1) as loader,
     ):
         for batch in loader:
             batches += 1
@@ -180,7 +180,7 @@ def tables(figures: LoaderFigures) -> str:
             f"log to the largest the tokens to encode for a click change by {figures.cost_growth:.2f}x.",
             table(
                 [
-                    "readers",
+                    "users",
                     "clicks",
                     "batches/s",
                     "tokens/s",
@@ -192,7 +192,7 @@ def tables(figures: LoaderFigures) -> str:
                 ],
                 [
                     [
-                        f"{row.readers:,}",
+                        f"{row.users:,}",
                         f"{row.clicks:,}",
                         f"{row.batches_per_second:,.0f}",
                         f"{row.tokens_per_second:,.0f}",

@@ -10,18 +10,18 @@ from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.synthetic.newsroom import SHAPES
 
 BENCH = Path("runs/bench")
-READERS = 50_000
+USERS = 50_000
 DAYS = 16
 
 
-def paper_shaped(readers: int) -> SynthConfig:
-    """The paper's log with fewer readers, fewer news in proportion, and fewer days; with bodies.
+def paper_shaped(users: int) -> SynthConfig:
+    """The paper's log with fewer users, fewer news in proportion, and fewer days; with bodies.
 
-    Over the paper's 123 days so few news would be too thin: readers would run out of news to click.
+    Over the paper's 123 days so few news would be too thin: users would run out of news to click.
     """
     paper = SHAPES["paper"]
-    news = round(readers * paper.news / paper.users)
-    return SynthConfig(shape="paper", format="parquet", users=readers, news=news, days=DAYS)
+    news = round(users * paper.news / paper.users)
+    return SynthConfig(shape="paper", format="parquet", users=users, news=news, days=DAYS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ def make_newsroom(config: SynthConfig, folder: Path = BENCH) -> MadeNewsroom:
 
 def store_of(path: Path | None) -> Store:
     """The store at `path`, or that of a newsroom of our own."""
-    return make_newsroom(paper_shaped(READERS)).store if path is None else open_store(path)
+    return make_newsroom(paper_shaped(USERS)).store if path is None else open_store(path)
 
 
 def _name(config: SynthConfig) -> str:

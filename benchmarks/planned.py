@@ -20,7 +20,7 @@ class Plan:
 
     batches: int
     clicks: int
-    readers: int
+    users: int
     tokens: int
     padded_tokens: int
     encoded: int
@@ -39,7 +39,7 @@ def plan(
 ) -> Plan:
     """Run the loader through an epoch, or through the first batches of one."""
     batches = clicks = tokens = padded = encoded = read = 0
-    is_reader = np.zeros(len(store.train.clicks), np.bool)
+    is_user = np.zeros(len(store.train.clicks), np.bool)
     samples, stride = [], 1
     with Loader(store.train, lengths_V, config, epochs=1) as loader:
         for batch in islice(loader, most_batches):
@@ -54,12 +54,12 @@ def plan(
             padded += batch.num_padded_tokens
             encoded += len(batch.encode_E)
             read += len(batch.read_R)
-            is_reader[batch.users_B] = True
+            is_user[batch.users_B] = True
     middles = ((np.arange(num_samples) + 0.5) * len(samples) / num_samples).astype(int)
     return Plan(
         batches=batches,
         clicks=clicks,
-        readers=int(is_reader.sum()),
+        users=int(is_user.sum()),
         tokens=tokens,
         padded_tokens=padded,
         encoded=encoded,

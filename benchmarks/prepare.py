@@ -3,7 +3,7 @@
 Paper-shaped newsrooms with bodies are made and kept in runs/bench; each is prepared by a process of its own, with
 the defaults of `speedyfeed prepare`, into a folder that is removed again.
 
-Example: python -m benchmarks prepare --readers 5000 16000 50000 --json
+Example: python -m benchmarks prepare --users 5000 16000 50000 --json
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ from speedyfeed.progress import progress_bars
 class PrepareBenchConfig:
     """How much is measured."""
 
-    readers: tuple[int, ...] = (5_000, 16_000, 50_000)
+    users: tuple[int, ...] = (5_000, 16_000, 50_000)
     """Of each newsroom; its news are in proportion."""
     folder: Path = BENCH
     """Where the newsrooms are kept."""
@@ -33,7 +33,7 @@ class PrepareBenchConfig:
 class PrepareRow:
     """One newsroom."""
 
-    readers: int
+    users: int
     news: int
     """Rows of all splits, as read."""
     impressions: int
@@ -52,17 +52,17 @@ class PrepareFigures:
 
 def measure(config: PrepareBenchConfig) -> PrepareFigures:
     """Every size, a process each."""
-    logs = [make_logs(paper_shaped(readers), config.folder) for readers in config.readers]
+    logs = [make_logs(paper_shaped(users), config.folder) for users in config.users]
     rows = []
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report, context.Pool(1, maxtasksperchild=1) as pool:
-        for done, (readers, folder) in enumerate(zip(config.readers, logs, strict=True)):
-            report("prepare", done, len(logs), f"{readers:,} readers")
-            rows.append(pool.apply(measure_size, (readers, folder)))
+        for done, (users, folder) in enumerate(zip(config.users, logs, strict=True)):
+            report("prepare", done, len(logs), f"{users:,} users")
+            rows.append(pool.apply(measure_size, (users, folder)))
     return PrepareFigures(rows=rows)
 
 
-def measure_size(readers: int, logs: Path) -> PrepareRow:
+def measure_size(users: int, logs: Path) -> PrepareRow:
     """Prepare one newsroom; imports are paid for before, files are likely to be in the system's cache."""
     with TemporaryDirectory(dir=logs.parent) as scratch:
         started = time.perf_counter()
@@ -71,7 +71,7 @@ def measure_size(readers: int, logs: Path) -> PrepareRow:
     read = store.manifest["counts"]["read"]
     impressions = sum(read[split]["impressions"] for split in store.splits)
     return PrepareRow(
-        readers=readers,
+        users=users,
         news=read["news"],
         impressions=impressions,
         clicks=sum(read[split]["clicks"] for split in store.splits),
@@ -85,10 +85,10 @@ def measure_size(readers: int, logs: Path) -> PrepareRow:
 def tables(figures: PrepareFigures) -> str:
     """A row per size."""
     return table(
-        ["readers", "news", "impressions", "clicks", "seconds", "rows/s", "clicks/s", "peak MB", "store MB"],
+        ["users", "news", "impressions", "clicks", "seconds", "rows/s", "clicks/s", "peak MB", "store MB"],
         [
             [
-                f"{row.readers:,}",
+                f"{row.users:,}",
                 f"{row.news:,}",
                 f"{row.impressions:,}",
                 f"{row.clicks:,}",

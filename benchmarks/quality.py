@@ -264,5 +264,5 @@ def _conventional(run: RunConfig) -> RunConfig:
 
 
 def _fast_apart(run: RunConfig) -> RunConfig:
-    """All accelerations but those that share news among readers, which a personal embedding forbids."""
+    """All accelerations but those that share news among users, which a personal embedding forbids."""
     return replace(run, batch=replace(run.batch, autoregressive=True, size=0, mode="packed", token_budget=4096))

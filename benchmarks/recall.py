@@ -1,7 +1,7 @@
 """Graphs against exact search, in one run: queries a second and the share of exact search's news the graphs find.
 
 News are drawn as topics with stories in them, a decaying spectrum and, if asked, log-normal lengths, which is
-harder than independent vectors; readers lie between one and four news. --million adds a million news: minutes, and
+harder than independent vectors; users lie between one and four news. --million adds a million news: minutes, and
 4 GB.
 
 Example: python -m benchmarks recall --json
@@ -36,9 +36,9 @@ class RecallBenchConfig:
     spread: float = 0.0
     """Standard deviation of the logarithm of the lengths; 0 as by default, .14 in titles of untouched MiniLM."""
     queries: int = 500
-    """Readers searched for at once."""
+    """Users searched for at once."""
     alone: int = 50
-    """Readers searched for one by one."""
+    """Users searched for one by one."""
     k: int = 200
     """News wanted for each."""
     rounds: int = 3
@@ -75,7 +75,7 @@ def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
     """Build both, compare what they find, then time them in turn."""
     rng = np.random.default_rng(config.seed)
     news_VD = draw_news(num_news, config.width, config.spread, rng)
-    readers_BD = draw_readers(news_VD, config.queries, rng)
+    users_BD = draw_users(news_VD, config.queries, rng)
     ids = np.arange(1, num_news + 1)
     exact = ExactIndex.build(ids, news_VD)
     started = time.perf_counter()
@@ -83,24 +83,24 @@ def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
     build_seconds = time.perf_counter() - started
 
     def search_alone(index: Index) -> None:
-        for row in range(min(config.alone, len(readers_BD))):
-            index.search(readers_BD[row : row + 1], config.k)
+        for row in range(min(config.alone, len(users_BD))):
+            index.search(users_BD[row : row + 1], config.k)
 
     best = time_in_turn(
         {
-            "exact": lambda: exact.search(readers_BD, config.k),
-            "graphs": lambda: graphs.search(readers_BD, config.k),
+            "exact": lambda: exact.search(users_BD, config.k),
+            "graphs": lambda: graphs.search(users_BD, config.k),
             "exact alone": lambda: search_alone(exact),
             "graphs alone": lambda: search_alone(graphs),
         },
         rounds=config.rounds,
     )
-    alone = min(config.alone, len(readers_BD))
+    alone = min(config.alone, len(users_BD))
     return RecallRow(
         news=num_news,
-        recall=overlap(graphs.search(readers_BD, config.k), exact.search(readers_BD, config.k)),
-        exact_queries_per_second=len(readers_BD) / best["exact"],
-        graphs_queries_per_second=len(readers_BD) / best["graphs"],
+        recall=overlap(graphs.search(users_BD, config.k), exact.search(users_BD, config.k)),
+        exact_queries_per_second=len(users_BD) / best["exact"],
+        graphs_queries_per_second=len(users_BD) / best["graphs"],
         exact_alone_seconds=best["exact alone"] / alone,
         graphs_alone_seconds=best["graphs alone"] / alone,
         build_seconds=build_seconds,
@@ -123,15 +123,15 @@ def draw_news(num_news: int, width: int, spread: float, rng: np.random.Generator
     return news_VD
 
 
-def draw_readers(news_VD: Embeddings, num_readers: int, rng: np.random.Generator) -> Embeddings:
+def draw_users(news_VD: Embeddings, num_users: int, rng: np.random.Generator) -> Embeddings:
     """Each between one and four news, with some noise."""
-    readers_BD = np.empty((num_readers, news_VD.shape[1]), np.float32)
-    for row in range(num_readers):
+    users_BD = np.empty((num_users, news_VD.shape[1]), np.float32)
+    for row in range(num_users):
         liked = news_VD[rng.integers(0, len(news_VD), rng.integers(1, 5))]
         between = rng.dirichlet(np.ones(len(liked))) @ liked
         noise = rng.standard_normal(between.shape)
-        readers_BD[row] = between + 0.3 * np.linalg.norm(between) * noise / np.linalg.norm(noise)
-    return readers_BD
+        users_BD[row] = between + 0.3 * np.linalg.norm(between) * noise / np.linalg.norm(noise)
+    return users_BD
 
 
 def tables(figures: RecallFigures) -> str:
@@ -165,7 +165,7 @@ def tables(figures: RecallFigures) -> str:
 
 def draw(figures: RecallFigures, folder: Path) -> list[Path]:
     """How queries a second fall with the number of news."""
-    figure, ax = new_figure("Searches a second, many readers at once")
+    figure, ax = new_figure("Searches a second, many users at once")
     news = [row.news for row in figures.rows]
     ax.plot(news, [row.graphs_queries_per_second for row in figures.rows], "o-", color=DARK, label="graphs")
     ax.plot(news, [row.exact_queries_per_second for row in figures.rows], "s--", color=ACCENT, label="exact")

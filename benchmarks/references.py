@@ -58,7 +58,7 @@ def measure_chance(shown: Impressions) -> Reference:
 
 
 def measure_popularity(store: Store, shown: Impressions) -> Reference:
-    """News by their clicks in train: embeddings of one number, the same reader for all."""
+    """News by their clicks in train: embeddings of one number, the same user for all."""
     num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
     report = evaluate(
         shown,

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.harness import Machine, command_of, config_type, table
 from benchmarks.names import BENCHES
-from benchmarks.newsroom import BENCH, READERS, make_newsroom, paper_shaped
+from benchmarks.newsroom import BENCH, USERS, make_newsroom, paper_shaped
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.synthetic import SynthConfig
@@ -121,7 +121,7 @@ CLAIMS = (
     ),
     Claim(
         bench="loader",
-        what="tokens a click as readers grow tenfold",
+        what="tokens a click as users grow tenfold",
         value=lambda facts: facts["cost_growth"],
         format="{:.2f}x",
         target="1x or less",
@@ -222,7 +222,7 @@ def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, P
             if arguments.logs is not None:
                 known["logs"] = arguments.logs
         elif "store" in taken:
-            config = SynthConfig() if "seeds" in taken else paper_shaped(READERS)  # judging encodes every news
+            config = SynthConfig() if "seeds" in taken else paper_shaped(USERS)  # judging encodes every news
             made = make_newsroom(config, arguments.out)
             known |= {"store": made.store.path, "logs": made.logs}
         places[name] = {key: place for key, place in known.items() if key in taken}

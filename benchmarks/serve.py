@@ -172,8 +172,8 @@ async def _ingest(port: int, name: str, texts: list[dict[str, str]], done: async
 class _Client:
     """One kept connection; just enough HTTP to cost nothing beside what is measured."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
+    def __init__(self, user: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._user = user
         self._writer = writer
 
     @classmethod
@@ -185,9 +185,9 @@ class _Client:
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-        headers = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        headers = (await self._user.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         length = next(int(line.split(":")[1]) for line in headers if line.startswith("content-length:"))
-        await self._reader.readexactly(length)
+        await self._user.readexactly(length)
         return int(headers[0].split()[1])
 
 

@@ -92,7 +92,7 @@ class SpeedupFigures:
     """What each gives alone, on top of the conventional workflow."""
     clicks: dict[str, int]
     """Learned in an epoch, on either side."""
-    readers: dict[str, int]
+    users: dict[str, int]
     """Learned from in an epoch, on either side."""
     news: int
     epoch_hours: dict[str, float]
@@ -166,7 +166,7 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
         _variant(name, plan, pieces[name], seconds[name], epoch_clicks=plans[last].clicks)
         for name, plan in plans.items()
     ]
-    return _summarise(store, runs[first].batch, variants, plans[last].readers)
+    return _summarise(store, runs[first].batch, variants, plans[last].users)
 
 
 def our_run(config: SpeedupConfig) -> RunConfig:
@@ -183,7 +183,7 @@ def our_run(config: SpeedupConfig) -> RunConfig:
 
 
 def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:
-    """Clicks and readers of a conventional epoch, which is too long to go through: an instance is a click."""
+    """Clicks and users of a conventional epoch, which is too long to go through: an instance is a click."""
     sampler = Sampler(
         store.train,
         num_news=store.num_news,
@@ -210,7 +210,7 @@ def _variant(name: str, plan: Plan, pieces: list[Piece], seconds: float, *, epoc
     )
 
 
-def _summarise(store: Store, slow: BatchConfig, variants: list[Variant], readers: int) -> SpeedupFigures:
+def _summarise(store: Store, slow: BatchConfig, variants: list[Variant], users: int) -> SpeedupFigures:
     seconds = {variant.name: variant.seconds_per_click for variant in variants}
     conventional, ours = variants[0], variants[-1]
     base = conventional.seconds_per_click
@@ -221,13 +221,13 @@ def _summarise(store: Store, slow: BatchConfig, variants: list[Variant], readers
     }
     joint = next(iter(techniques))
     alone = {name.removeprefix(ONLY): base / value for name, value in seconds.items() if name.startswith(ONLY)}
-    slow_clicks, slow_readers = count_conventional(store, slow)
+    slow_clicks, slow_users = count_conventional(store, slow)
     return SpeedupFigures(
         overall=base / ours.seconds_per_click,
         techniques=techniques,
         alone={joint: techniques[joint], **alone},
         clicks={"conventional": slow_clicks, "ours": ours.clicks},
-        readers={"conventional": slow_readers, "ours": readers},
+        users={"conventional": slow_users, "ours": users},
         news=store.num_news,
         epoch_hours={
             "conventional": slow_clicks * base / 3600,
@@ -261,9 +261,9 @@ def tables(figures: SpeedupFigures) -> str:
     return "\n\n".join(
         [
             f"A click is learned {figures.overall:.1f} times as fast as conventionally; the paper's ratio is "
-            f"{PAPER_OVERALL}. An epoch of {figures.clicks['ours']:,} clicks by {figures.readers['ours']:,} "
-            f"readers on {figures.news:,} news takes {hours['ours']:.2f} hours; the conventional epoch, "
-            f"{figures.clicks['conventional']:,} clicks by {figures.readers['conventional']:,} readers, would "
+            f"{PAPER_OVERALL}. An epoch of {figures.clicks['ours']:,} clicks by {figures.users['ours']:,} "
+            f"users on {figures.news:,} news takes {hours['ours']:.2f} hours; the conventional epoch, "
+            f"{figures.clicks['conventional']:,} clicks by {figures.users['conventional']:,} users, would "
             f"take {hours['conventional']:,.0f} hours, scaled from the part that was measured.",
             table(
                 ["technique", "on top of those above", "alone", "paper"],

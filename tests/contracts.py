@@ -164,12 +164,12 @@ class NewsEncoderContract:
 
     def test_what_is_personal_is_told_and_nothing_else_is(self, encoder: NewsModule) -> None:
         news = some_news()
-        theirs = replace(news, readers_M=torch.tensor([2, 2, 2, 2, 2]))
+        theirs = replace(news, user_ids_M=torch.tensor([2, 2, 2, 2, 2]))
         is_personal = not torch.allclose(encoder(theirs)[0], encoder(news)[0])
         assert is_personal == encoder.is_personal
         if is_personal:
-            with pytest.raises(InputError, match="for every reader"):
-                encoder.encode_all(replace(news, readers_M=None))
+            with pytest.raises(InputError, match="for every user"):
+                encoder.encode_all(replace(news, user_ids_M=None))
 
     def test_a_trial_step_leaves_no_gradient(self, encoder: NewsModule) -> None:
         encoder.trial_step()()
@@ -177,7 +177,7 @@ class NewsEncoderContract:
 
 
 def some_news() -> PackedNews:
-    """The news of `NEWS`, all read by reader 1."""
+    """The news of `NEWS`, all read by user 1."""
     lengths_K = torch.tensor([length for parts in NEWS for length in parts])
     num_tokens = int(lengths_K.sum())
     generator = torch.Generator().manual_seed(4)
@@ -189,7 +189,7 @@ def some_news() -> PackedNews:
         fields_K=torch.tensor([place for parts in NEWS for place in range(len(parts))], dtype=torch.uint8),
         categories_M=torch.tensor([1, 0, 0, 2, 1]),
         subcategories_M=torch.tensor([1, 1, 0, 2, 0]),
-        readers_M=torch.ones(len(NEWS), dtype=torch.long),
+        user_ids_M=torch.ones(len(NEWS), dtype=torch.long),
     )
 
 

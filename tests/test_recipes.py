@@ -34,7 +34,7 @@ def store(tmp_path_factory):
 )
 def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, store, tmp_path, capsys):
     run = tmp_path / "run"
-    trained = ["--steps", "3", "--validations", "0"]  # keeps the last model: the start knows no reader
+    trained = ["--steps", "3", "--validations", "0"]  # keeps the last model: the start knows no user
     main(["train", str(store.path), str(run), "--recipe", name, "--workflow", workflow, *trained, *SMALL])
     saved = json.loads((run / "run.json").read_text("utf-8"))["config"]
     assert saved["batch"]["central"] == saved["batch"]["autoregressive"] == (workflow == "fast")
@@ -47,8 +47,8 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
     assert 0 < figures["recall@200"] <= 1
     ids = store.load_titles()["news_id"].to_pylist()
     answers = []
-    for reader in ("nobody", *store.load_users()["user_id"].to_pylist()[:8]):
-        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", "--reader", reader])
+    for user in ("nobody", *store.load_users()["user_id"].to_pylist()[:8]):
+        main(["recommend", str(run), "--history", ",".join(ids[:3]), "--k", "4", "--json", "--user", user])
         answers.append(capsys.readouterr().out)
     assert len(json.loads(answers[0])["recommendations"]) == 4
     assert (len(set(answers)) > 1) == (name in ("lstur", "npa"))
@@ -71,7 +71,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
     batcher = Batcher()
     try:
         if name == "npa":
-            with pytest.raises(InputError, match="another embedding of a news for every reader: there is none to"):
+            with pytest.raises(InputError, match="another embedding of a news for every user: there is none to"):
                 open_feed(run, tmp_path / "cache", batcher)
         else:
             feed = open_feed(run, tmp_path / "cache", batcher)

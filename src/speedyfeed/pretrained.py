@@ -36,7 +36,7 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """One news for one reader."""
+    """One news for one user."""
 
     news_id: str
     title: str
@@ -63,35 +63,35 @@ class Recommender(RecommenderModule):
         return self.news.encode(texts, categories_M=torch.from_numpy(numbers))
 
     def encode_user(
-        self, history: Sequence[str] | NDArray[np.float32], *, reader: str | None = None
+        self, history: Sequence[str] | NDArray[np.float32], *, user: str | None = None
     ) -> NDArray[np.float32]:
-        """The reader after these clicks, oldest first: ids of the catalogue, or rows of embeddings.
+        """The user after these clicks, oldest first: ids of the catalogue, or rows of embeddings.
 
-        An empty history gives the learned start. Ids that are not in the catalogue are an error. `reader` is who
-        it is; one that training never met is a stranger.
+        An empty history gives the learned start. Ids that are not in the catalogue are an error. `user` is who
+        it is; one that training never met is an unknown user.
         """
         if isinstance(history, np.ndarray):
-            return self._encode_clicks(torch.from_numpy(history), self._number(reader))
-        return self._encode_clicks(self._news_for(reader)[self._rows(history)], self._number(reader))
+            return self._encode_clicks(torch.from_numpy(history), self._number(user))
+        return self._encode_clicks(self._news_for(user)[self._rows(history)], self._number(user))
 
     def score(
-        self, history: Sequence[str], candidates: Sequence[str], *, reader: str | None = None
+        self, history: Sequence[str], candidates: Sequence[str], *, user: str | None = None
     ) -> NDArray[np.float32]:
-        """How well each candidate suits the reader of that history; both as ids of the catalogue."""
+        """How well each candidate suits the user of that history; both as ids of the catalogue."""
         rows = self._rows(candidates)
-        news_VD = self._news_for(reader)
-        user_D = self._encode_clicks(news_VD[self._rows(history)], self._number(reader))
+        news_VD = self._news_for(user)
+        user_D = self._encode_clicks(news_VD[self._rows(history)], self._number(user))
         scores: NDArray[np.float32] = news_VD[rows].numpy() @ user_D
         return scores
 
-    def recommend(self, history: Sequence[str], *, k: int = 10, reader: str | None = None) -> list[Recommendation]:
-        """The k best news of the catalogue for the reader of that history, without those already read."""
+    def recommend(self, history: Sequence[str], *, k: int = 10, user: str | None = None) -> list[Recommendation]:
+        """The k best news of the catalogue for the user of that history, without those already read."""
         if k < 1:
             raise InputError(f"k {k}: expected at least 1")
         catalogue = self._require_catalogue()
         read = self._rows(history)
-        news_VD = self._news_for(reader)
-        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[read], self._number(reader)))
+        news_VD = self._news_for(user)
+        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[read], self._number(user)))
         scores_V[read] = -torch.inf
         best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
         return [
@@ -157,19 +157,19 @@ class Recommender(RecommenderModule):
             create_repo(repo_id, token=token, private=private, exist_ok=True)
             return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
 
-    def _encode_clicks(self, clicks_LD: Tensor, reader: int) -> NDArray[np.float32]:
-        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), readers_B=torch.tensor([reader]))
+    def _encode_clicks(self, clicks_LD: Tensor, user: int) -> NDArray[np.float32]:
+        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), user_ids_B=torch.tensor([user]))
         return users_1D[0].numpy()
 
-    def _number(self, reader: str | None) -> int:
-        return 1 + self.known.readers.index(reader) if reader in self.known.readers else UNKNOWN
+    def _number(self, user: str | None) -> int:
+        return 1 + self.known.users.index(user) if user in self.known.users else UNKNOWN
 
-    def _news_for(self, reader: str | None) -> Tensor:
-        """Embeddings of the catalogue, as this reader sees it."""
+    def _news_for(self, user: str | None) -> Tensor:
+        """Embeddings of the catalogue, as this user sees it."""
         catalogue = self._require_catalogue()
         if catalogue.texts is None:
             return catalogue.embeddings_VD
-        return self.news.encode_all(catalogue.texts.read_by(self._number(reader)))
+        return self.news.encode_all(catalogue.texts.for_user(self._number(user)))
 
     def _rows(self, news_ids: Sequence[str]) -> list[int]:
         catalogue = self._require_catalogue()

@@ -1,6 +1,6 @@
 """Random numbers by place instead of by order: the same place always gets the same number.
 
-A generator hands out numbers one after another, so what a reader gets depends on who was served before. Here a
+A generator hands out numbers one after another, so what a user gets depends on who was served before. Here a
 number is a hash of (seed, purpose, round, place): any block of places, in any order, on any rank, gives the same.
 """
 

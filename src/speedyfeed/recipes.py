@@ -75,13 +75,13 @@ def naml() -> RunConfig:
 
 
 def lstur() -> RunConfig:
-    """Words and categories; a GRU over clicks that starts from what is known of the reader (An et al., 2019)."""
+    """Words and categories; a GRU over clicks that starts from what is known of the user (An et al., 2019)."""
     return _from_words("lstur", UserConfig(name="lstur-ini"))
 
 
 def npa() -> RunConfig:
-    """Words and clicks weighed by what each reader asks of them (Wu et al., 2019); conventional only."""
-    return conventional(_from_words("npa", UserConfig(name="npa", stranger=0.1), temperature=0.1))
+    """Words and clicks weighed by what each user asks of them (Wu et al., 2019); conventional only."""
+    return conventional(_from_words("npa", UserConfig(name="npa", id_dropout=0.1), temperature=0.1))
 
 
 def conventional(run: RunConfig) -> RunConfig:

@@ -25,13 +25,13 @@ from speedyfeed import progress
 from speedyfeed.data.store import MANIFEST, Impressions, Store, open_store
 from speedyfeed.data.tables import TO_RANK, choose_split
 from speedyfeed.encoding.articles import Articles
-from speedyfeed.encoding.histories import history_encoder, reader_encoder
-from speedyfeed.encoding.ids import reader_numbers
+from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
+from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_personally, seen_in_training
 from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest, score_candidates
-from speedyfeed.evaluation.user_dependent import EncodeReader, score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_personally
 from speedyfeed.files import new_file
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import prepare_split
@@ -133,14 +133,14 @@ def judge_run(
 ) -> Report:
     """Rank and retrieve every impression of the data, clicks looked for among the news of the split or the day.
 
-    Where every reader has embeddings of their own, search is exact whatever is asked for.
+    Where every user has embeddings of their own, search is exact whatever is asked for.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
     pools = _days(data) if pool == "day" else None
     if finished.model.news.is_personal:
-        encode_reader = _encode_reader(finished.model, data)
-        return evaluate_personally(data.impressions, encode_reader, rng, seen=seen, pools=pools, report=report)
+        encode_for_user = _encode_for_user(finished.model, data)
+        return evaluate_personally(data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report)
     embedded = _embed(finished, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():
@@ -160,9 +160,9 @@ def judge_run(
 def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = progress.silent) -> Ragged:
     """Score every candidate of the data."""
     if finished.model.news.is_personal:
-        encode_reader = _encode_reader(finished.model, data)
-        one_pool = np.zeros(len(data.impressions.readers), np.int64)
-        return score_and_retrieve_personally(data.impressions, encode_reader, one_pool, report=report)[0]
+        encode_for_user = _encode_for_user(finished.model, data)
+        one_pool = np.zeros(len(data.impressions.users), np.int64)
+        return score_and_retrieve_personally(data.impressions, encode_for_user, one_pool, report=report)[0]
     embedded = _embed(finished, data, report)
     return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 
@@ -175,7 +175,7 @@ def write_per_impression(path: Path, data: Data, report: Report) -> None:
         {
             "impression_id": data.load_ids(),
             **columns,
-            "history_length": shown.histories.lengths[shown.readers],
+            "history_length": shown.histories.lengths[shown.users],
             "num_candidates": shown.candidates.lengths,
         }
     )
@@ -207,13 +207,13 @@ def _embed(finished: FinishedRun, data: Data, report: progress.Report) -> _Embed
         news_VD[needed] = known_VD[needed]
     else:
         news_VD[needed] = model.news.encode_all(_open_news(model, data).select(needed), report=report)
-    readers = reader_numbers(data.store, data.split, model.known)
-    return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, readers))
+    users = user_indices(data.store, data.split, model.known)
+    return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, users))
 
 
-def _encode_reader(model: Recommender, data: Data) -> EncodeReader:
-    readers = reader_numbers(data.store, data.split, model.known)
-    return reader_encoder(model, _open_news(model, data), readers)
+def _encode_for_user(model: Recommender, data: Data) -> EncodeForUser:
+    users = user_indices(data.store, data.split, model.known)
+    return user_dependent_encoder(model, _open_news(model, data), users)
 
 
 def _open_news(model: Recommender, data: Data) -> PackedNews:

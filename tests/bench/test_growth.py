@@ -26,9 +26,9 @@ def bench(capsys, name, **options):
 
 
 def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
-    figures = bench(capsys, "prepare", readers=(600, 900), folder=[folder], out=[tmp_path])
+    figures = bench(capsys, "prepare", users=(600, 900), folder=[folder], out=[tmp_path])
     rows = figures["rows"]
-    assert [row["readers"] for row in rows] == [600, 900]
+    assert [row["users"] for row in rows] == [600, 900]
     assert rows[0]["clicks"] < rows[1]["clicks"]
     assert all(row["rows_per_second"] > 0 and row["peak_megabytes"] > 0 for row in rows)
     assert sorted(path.name for path in folder.iterdir()) == ["newsroom-paper-600", "newsroom-paper-900"]
@@ -40,10 +40,8 @@ def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys
     figures = bench(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)
     rows = figures["rows"]
     lengths = store.train.clicks.lengths
-    assert [row["readers"] for row in rows] == [round(len(lengths) / 2), len(lengths)]
-    assert [row["clicks"] for row in rows] == [
-        int(np.minimum(lengths[: row["readers"]], 100).sum()) for row in rows
-    ]
+    assert [row["users"] for row in rows] == [round(len(lengths) / 2), len(lengths)]
+    assert [row["clicks"] for row in rows] == [int(np.minimum(lengths[: row["users"]], 100).sum()) for row in rows]
     assert figures["cost_growth"] == rows[1]["tokens_per_click"] / rows[0]["tokens_per_click"]
     assert all(row["times_appetite"] > 0 for row in rows)
     assert (tmp_path / "loader.png").read_bytes().startswith(b"\x89PNG")

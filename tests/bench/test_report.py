@@ -9,7 +9,7 @@ import pytest
 from benchmarks import report, step
 from benchmarks.__main__ import main
 from benchmarks.names import BENCHES
-from benchmarks.newsroom import READERS
+from benchmarks.newsroom import USERS
 from speedyfeed.errors import InputError
 
 
@@ -74,7 +74,7 @@ def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_pat
         report, "_module", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
     )
     places = report._places(report.Arguments(out=tmp_path), ["toy", "step"])
-    small, large = tmp_path / "store of None", tmp_path / f"store of {READERS}"
+    small, large = tmp_path / "store of None", tmp_path / f"store of {USERS}"
     assert places == {"toy": {"store": small, "logs": tmp_path / "logs of None"}, "step": {"store": large}}
     places = report._places(report.Arguments(out=tmp_path, store=tmp_path), ["toy", "step"])
     assert places == {"toy": {"store": tmp_path}, "step": {"store": tmp_path}}

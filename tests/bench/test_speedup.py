@@ -44,7 +44,7 @@ def test_all_variants_learn_from_every_click_of_every_reader(store, runs):
     assert count_conventional(store, runs["conventional"].batch) == expected
     for name, run in runs.items():
         whole = planned(store, run)
-        assert (whole.clicks, whole.readers) == expected, name
+        assert (whole.clicks, whole.users) == expected, name
 
 
 def test_a_conventional_click_costs_a_full_history_of_full_texts(store, runs):
@@ -90,7 +90,7 @@ def test_the_bench_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_pat
     assert math.prod(figures["techniques"].values()) == pytest.approx(figures["overall"])
     assert set(figures["techniques"]) == set(figures["alone"]) >= set(speedup.PAPER_TECHNIQUES)
     assert figures["clicks"]["conventional"] == figures["clicks"]["ours"] > 0
-    assert figures["readers"]["conventional"] == figures["readers"]["ours"] > 0
+    assert figures["users"]["conventional"] == figures["users"]["ours"] > 0
     assert figures["config"]["precision"] == "fp32"
     assert figures["machine"]["cores"] >= 1
     assert json.loads((out / "speedup.json").read_text()) == figures

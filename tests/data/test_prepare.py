@@ -48,7 +48,7 @@ def test_a_log_becomes_a_store(mind_logs, tmp_path):
     dev = store.impressions("dev")
     assert [shown.tolist() for shown in dev.candidates] == [[3, 5, 0], [3, 1], [1, 3]]
     assert dev.labels.tolist() == [0, 1, 0, 1, 0, 0, 1]
-    assert [dev.histories[reader].tolist() for reader in dev.readers] == [[1, 4, 2], [1, 4, 2], []]
+    assert [dev.histories[user].tolist() for user in dev.users] == [[1, 4, 2], [1, 4, 2], []]
     assert len(dev.histories.values) == 3  # a history told twice is kept once
     assert store.load_impressions("dev")["impression_id"].to_pylist() == ["5", "6", "7"]
     store.verify()
@@ -240,7 +240,7 @@ def test_logs_without_histories_still_learn_them_from_train(mind_logs, tmp_path)
     store = prepare_split(mind_logs, tmp_path / "other", rules)
     assert store.splits == ("train", "dev")
     dev = store.impressions("dev")
-    assert dev.histories[dev.readers[0]].tolist() == [1, 4, 2]
+    assert dev.histories[dev.users[0]].tolist() == [1, 4, 2]
 
 
 def test_a_folder_of_train_alone_has_nothing_to_rank(mind_logs, tmp_path):

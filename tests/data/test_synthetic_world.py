@@ -86,9 +86,9 @@ def test_clicks_per_reader_are_the_paper_figures():
 
 
 def test_no_reader_clicks_a_news_twice_or_skips_it_after_a_click(visits):
-    reader = visits.user[visits.clicked_visit]
+    user = visits.user[visits.clicked_visit]
     first_click = {}
-    for key, visit in zip(zip(reader, visits.clicked, strict=True), visits.clicked_visit, strict=True):
+    for key, visit in zip(zip(user, visits.clicked, strict=True), visits.clicked_visit, strict=True):
         assert key not in first_click
         first_click[key] = visit
     skips = list(zip(visits.user[visits.skipped_visit], visits.skipped, visits.skipped_visit, strict=True))

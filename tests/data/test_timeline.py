@@ -48,8 +48,8 @@ def tables(tmp_path, engine_name):
             "clicks": timeline.clicks(impressions, known).select("user_id", "row", "news"),
             "pools": timeline.pools(impressions, known),
             "candidates": timeline.candidates(impressions, known),
-            "readers": timeline.readers(impressions).order_by("row").select("reader"),
-            "histories": timeline.histories(timeline.readers(impressions), known, past),
+            "users": timeline.users(impressions).order_by("row").select("user"),
+            "histories": timeline.histories(timeline.users(impressions), known, past),
             "references": timeline.count_references(impressions, "history", known),
         }
         yield {
@@ -71,6 +71,6 @@ def test_the_log_becomes_timelines_pools_and_candidates(tables):
         (4, 1, 0), (4, 2, 0),
         (5, 2, 1),
     ]  # fmt: skip
-    assert tables["readers"] == [(0,), (1,), (0,), (0,), (4,), (5,)]
+    assert tables["users"] == [(0,), (1,), (0,), (0,), (4,), (5,)]
     assert tables["histories"] == [(0, 8), (0, 5), (4, 5), (5, 5), (5, 2)]
     assert tables["references"] == [(10, 7)]

@@ -55,17 +55,17 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
-class Readers(WordSum):
+class Users(WordSum):
     """Remembers who read what."""
 
     def read(self, news: PackedNews) -> torch.Tensor:
-        assert news.readers_M is not None
-        self.readers = news.readers_M.tolist()
+        assert news.user_ids_M is not None
+        self.users = news.user_ids_M.tolist()
         return super().read(news)
 
 
 def test_every_place_is_read_by_the_reader_of_its_row() -> None:
-    encoder = Readers()
+    encoder = Users()
     encode_places(
         encoder,
         some_news(),
@@ -73,9 +73,9 @@ def test_every_place_is_read_by_the_reader_of_its_row() -> None:
         history_BL=np.array([[1, 2], [3, 0]]),
         negatives_BLN=np.array([[[4, 5, 6]], [[7, 8, 9]]]),
         read_R=np.array([2, 7]),
-        readers_B=torch.tensor([10, 20]),
+        user_ids_B=torch.tensor([10, 20]),
     )
-    assert encoder.readers == [10, 20, 20, 10, 10, 10, 20, 20]
+    assert encoder.users == [10, 20, 20, 10, 10, 10, 20, 20]
 
 
 def test_nothing_is_read_without_a_cache() -> None:

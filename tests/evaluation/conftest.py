@@ -28,21 +28,21 @@ def news_VD() -> np.ndarray:
 
 @pytest.fixture
 def impressions() -> Impressions:
-    """Forty impressions of fifteen readers, in no order; some news lack text, some impressions labels."""
+    """Forty impressions of fifteen users, in no order; some news lack text, some impressions labels."""
     rng = np.random.default_rng(8)
     candidates = [rng.integers(0, NUM_NEWS + 1, rng.integers(1, 9)).tolist() for _ in range(40)]
     labels = [rng.integers(0, 2, len(row)).tolist() for row in candidates]
     for row in (3, 11):
         labels[row] = [-1] * len(labels[row])
-    readers = rng.integers(0, 15, 40)
-    readers = np.array([np.flatnonzero(readers == reader)[0] for reader in readers])  # each reader's first row
-    histories: list[list[int]] = [[] for _ in readers]
-    for number, reader in enumerate(np.unique(readers)):  # with 0, 1, 2, ... clicks
-        histories[reader] = rng.integers(1, NUM_NEWS + 1, number).tolist()
+    users = rng.integers(0, 15, 40)
+    users = np.array([np.flatnonzero(users == user)[0] for user in users])  # each user's first row
+    histories: list[list[int]] = [[] for _ in users]
+    for number, user in enumerate(np.unique(users)):  # with 0, 1, 2, ... clicks
+        histories[user] = rng.integers(1, NUM_NEWS + 1, number).tolist()
     return Impressions(
         candidates=ragged(candidates),
         labels=np.array([label for row in labels for label in row], np.int8),
-        readers=readers,
+        users=users,
         histories=ragged(histories),
     )
 

@@ -19,8 +19,8 @@ def rng() -> np.random.Generator:
 
 
 def encoder(news_VD):
-    """The mean of the clicks; the first news for a reader without any."""
-    return lambda histories, readers: np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
+    """The mean of the clicks; the first news for a user without any."""
+    return lambda histories, users: np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
 
 
 def test_the_report_has_the_keys_that_programs_rely_on(impressions, news_VD):
@@ -45,12 +45,12 @@ def test_the_figures_are_the_means_of_the_metrics(impressions, news_VD):
     for name in RANKING:
         np.testing.assert_array_equal(report.values[name], expected.values[name])
         assert report.overall.metrics[name].mean == pytest.approx(np.nanmean(expected.values[name]))
-    assert len(report.values["recall@50"]) == len(impressions.readers)
+    assert len(report.values["recall@50"]) == len(impressions.users)
 
 
 def test_groups_by_history_share_out_the_impressions(impressions, news_VD):
     report = evaluate(impressions, news_VD, encoder(news_VD), rng(), resamples=50)
-    num_clicks = impressions.histories.lengths[impressions.readers]
+    num_clicks = impressions.histories.lengths[impressions.users]
     groups = {
         "history_empty": num_clicks == 0,
         "history_1_to_5": (num_clicks >= 1) & (num_clicks <= 5),
@@ -68,7 +68,7 @@ def test_seen_and_unseen_news_are_ranked_among_their_own_kind():
     shown = Impressions(  # scores equal the embeddings; one click has no text
         candidates=Ragged(values=np.array([1, 2, 3, 4, 0, 1, 2]), offsets=np.array([0, 5, 7])),
         labels=np.array([1, 0, 0, 1, 1, 1, 0], np.int8),
-        readers=np.array([0, 0]),
+        users=np.array([0, 0]),
         histories=Ragged(values=np.array([4]), offsets=np.array([0, 1, 1])),
     )
     train = Timelines(
@@ -92,12 +92,12 @@ def test_an_unlabelled_split_has_no_figures_but_is_valid_json(impressions, news_
     assert figures["auc"] is None
     assert figures["recall@50_ci95"] == [None, None]
     assert figures["impressions"] == 0
-    assert figures["skipped"]["unlabelled"] == len(impressions.readers)
+    assert figures["skipped"]["unlabelled"] == len(impressions.users)
 
 
 @pytest.mark.parametrize("build_index", [ExactIndex.build, HnswIndex.build])
 def test_planted_interests_are_found_and_noise_is_not(build_index):
-    """Readers click news of their own topic out of twelve: known answers are 1 with the topics, chance without."""
+    """Users click news of their own topic out of twelve: known answers are 1 with the topics, chance without."""
     draws = np.random.default_rng(5)
     topic_of = np.concatenate([[-1], np.repeat(np.arange(12), 50)])
     planted = np.eye(12, dtype=np.float32)[topic_of] + draws.normal(0, 0.05, (601, 12)).astype(np.float32)
@@ -109,7 +109,7 @@ def test_planted_interests_are_found_and_noise_is_not(build_index):
     shown = Impressions(
         candidates=Ragged(values=candidates.ravel(), offsets=offsets_of(np.full(300, 6))),
         labels=np.tile([0, 0, 0, 0, 0, 1], 300).astype(np.int8),
-        readers=np.arange(300),
+        users=np.arange(300),
         histories=Ragged(values=own[:, 1:].ravel(), offsets=offsets_of(np.full(300, 3))),
     )
     found = evaluate(shown, planted, encoder(planted), rng(), build_index=build_index).overall.metrics

@@ -158,7 +158,7 @@ def test_exact_search_in_blocks_equals_one_block(monkeypatch):
 
 
 def test_the_graph_is_near_exact_search_on_clustered_news():
-    """Stories within topics, readers between a few stories; one graph by plain inner product stays below .95."""
+    """Stories within topics, users between a few stories; one graph by plain inner product stays below .95."""
     draws = np.random.default_rng(3)
     spectrum = (1 + np.arange(256)) ** -0.5
     topics = draws.standard_normal((40, 256))
@@ -166,10 +166,10 @@ def test_the_graph_is_near_exact_search_on_clustered_news():
     news = (stories[draws.integers(0, 150, 4000)] + 0.5 * draws.standard_normal((4000, 256))) * spectrum
     news *= np.exp(draws.normal(0, 0.4, (4000, 1))) / np.linalg.norm(news, axis=1, keepdims=True)
     news = news.astype(np.float32)
-    readers = np.stack([news[draws.integers(0, 4000, 3)].mean(0) for _ in range(100)])
+    users = np.stack([news[draws.integers(0, 4000, 3)].mean(0) for _ in range(100)])
     ids = np.arange(1, 4001)
-    exact = ExactIndex.build(ids, news).search(readers, 200)
-    assert overlap(HnswIndex.build(ids, news).search(readers, 200), exact) >= 0.98
+    exact = ExactIndex.build(ids, news).search(users, 200)
+    assert overlap(HnswIndex.build(ids, news).search(users, 200), exact) >= 0.98
 
 
 def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():

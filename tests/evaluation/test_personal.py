@@ -12,14 +12,14 @@ from speedyfeed.retrieval.index import ExactIndex
 
 @pytest.mark.parametrize("num_pools", [1, 3])
 def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions, news_VD, num_pools):
-    pools = np.arange(len(impressions.readers)) % num_pools
+    pools = np.arange(len(impressions.users)) % num_pools
     encode = MeanOfClicks(news_VD)
 
-    def encode_reader(reader, history):
+    def encode_for_user(user, history):
         histories = Ragged(values=history, offsets=np.array([0, len(history)]))
         return news_VD, encode(histories)[0]
 
-    scores, retrieved = score_and_retrieve_personally(impressions, encode_reader, pools)
+    scores, retrieved = score_and_retrieve_personally(impressions, encode_for_user, pools)
     wanted, wanted_retrieved = score_and_retrieve(impressions, news_VD, encode, ExactIndex.build, pools)
     np.testing.assert_allclose(scores.values, wanted.values, rtol=1e-5)
     np.testing.assert_array_equal(retrieved.found, wanted_retrieved.found)
@@ -28,7 +28,7 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions
         wanted_retrieved.num_pools,
         wanted_retrieved.news_per_pool,
     )
-    ours = evaluate_personally(impressions, encode_reader, np.random.default_rng(0), resamples=10)
+    ours = evaluate_personally(impressions, encode_for_user, np.random.default_rng(0), resamples=10)
     theirs = evaluate(
         impressions, news_VD, encode, np.random.default_rng(0), build_index=ExactIndex.build, resamples=10
     )
@@ -41,24 +41,24 @@ def test_every_reader_is_ranked_with_their_own_embeddings(impressions, news_VD, 
     monkeypatch.setattr(personal, "RETRIEVED", 1)
     favourite = impressions.candidates.values[impressions.labels == 1]
     liked = {}
-    for row, reader in enumerate(impressions.readers.tolist()):
+    for row, user in enumerate(impressions.users.tolist()):
         clicked = impressions.candidates[row][
             impressions.labels[slice(*impressions.candidates.offsets[row : row + 2])] == 1
         ]
-        liked.setdefault(reader, clicked[clicked > 0][:1].tolist())
+        liked.setdefault(user, clicked[clicked > 0][:1].tolist())
 
-    def encode_reader(reader, history):
+    def encode_for_user(user, history):
         mine = np.zeros((len(news_VD), 1), np.float32)
-        mine[liked[reader]] = 1
+        mine[liked[user]] = 1
         return mine, np.ones(1, np.float32)
 
     scores, retrieved = score_and_retrieve_personally(
-        impressions, encode_reader, np.zeros(len(impressions.readers), np.int64)
+        impressions, encode_for_user, np.zeros(len(impressions.users), np.int64)
     )
     assert len(favourite)
-    for row, reader in enumerate(impressions.readers.tolist()):
+    for row, user in enumerate(impressions.users.tolist()):
         shown = impressions.candidates[row]
-        expected = np.where(shown == 0, -np.inf, np.isin(shown, liked[reader]))
+        expected = np.where(shown == 0, -np.inf, np.isin(shown, liked[user]))
         assert scores[row].tolist() == expected.tolist()
     clicked = impressions.labels == 1
     assert retrieved.found[clicked].any()

@@ -17,7 +17,7 @@ class MeanOfClicks:
         self.news_VD = news_VD
         self.histories: list[list[int]] = []
 
-    def __call__(self, histories: Ragged, readers: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, histories: Ragged, users: np.ndarray | None = None) -> np.ndarray:
         self.histories += [row.tolist() for row in histories]
         means = [self.news_VD[row].mean(0) if len(row) else self.news_VD[1] for row in histories]
         return np.stack(means).astype(np.float32)
@@ -26,12 +26,12 @@ class MeanOfClicks:
 @pytest.fixture(params=["one chunk", "many chunks"])
 def chunks(request, monkeypatch):
     if request.param == "many chunks":
-        monkeypatch.setattr(ranking, "_READERS", 3)
+        monkeypatch.setattr(ranking, "_USERS", 3)
         monkeypatch.setattr(ranking, "_CANDIDATES", 4)
 
 
 def one_pool(impressions):
-    return np.zeros(len(impressions.readers), np.int64)
+    return np.zeros(len(impressions.users), np.int64)
 
 
 @pytest.mark.usefixtures("chunks")
@@ -39,7 +39,7 @@ def test_scores_equal_one_inner_product_at_a_time(impressions, news_VD):
     encode = MeanOfClicks(news_VD)
     scores = score_candidates(impressions, news_VD, encode)
     for row, candidates in enumerate(impressions.candidates):
-        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.readers[[row]]))[0]
+        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.users[[row]]))[0]
         for place, news in enumerate(candidates):
             expected = user @ news_VD[news] if news else -np.inf
             assert scores[row][place] == pytest.approx(expected, abs=1e-5)
@@ -51,7 +51,7 @@ def test_each_reader_is_encoded_once_and_retrieval_gives_the_same_scores(impress
     first, second = MeanOfClicks(news_VD), MeanOfClicks(news_VD)
     scores = score_candidates(impressions, news_VD, first)
     again, _ = score_and_retrieve(impressions, news_VD, second, ExactIndex.build, one_pool(impressions))
-    expected = [impressions.histories[reader].tolist() for reader in np.unique(impressions.readers)]
+    expected = [impressions.histories[user].tolist() for user in np.unique(impressions.users)]
     assert first.histories == second.histories == expected
     assert again.values.tolist() == scores.values.tolist()
 
@@ -60,13 +60,13 @@ def test_each_reader_is_encoded_once_and_retrieval_gives_the_same_scores(impress
 @pytest.mark.parametrize("num_pools", [1, 3])
 def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impressions, news_VD, monkeypatch):
     monkeypatch.setattr(ranking, "RETRIEVED", 20)
-    pools = np.arange(len(impressions.readers)) % num_pools
+    pools = np.arange(len(impressions.users)) % num_pools
     _, retrieved = score_and_retrieve(impressions, news_VD, MeanOfClicks(news_VD), ExactIndex.build, pools)
     found = Ragged(values=retrieved.found, offsets=impressions.candidates.offsets)
     labels = Ragged(values=impressions.labels, offsets=impressions.candidates.offsets)
     ranks = []
     for row, candidates in enumerate(impressions.candidates):
-        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.readers[[row]]))[0]
+        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.users[[row]]))[0]
         pool = {
             news
             for other, shown in enumerate(impressions.candidates)
@@ -100,7 +100,7 @@ def test_an_index_that_finds_half_says_so(impressions, news_VD):
 def test_users_are_encoded_from_their_latest_clicks_not_the_oldest(impressions, news_VD):
     encode = MeanOfClicks(news_VD)
     score_candidates(impressions, news_VD, encode, latest_clicks=4)
-    histories = [impressions.histories[reader].tolist() for reader in np.unique(impressions.readers)]
+    histories = [impressions.histories[user].tolist() for user in np.unique(impressions.users)]
     assert encode.histories == [history[-4:] for history in histories]
     assert any(len(history) > 4 for history in histories)
 

@@ -35,7 +35,7 @@ def write_zip(path: Path, text: str | bytes, name: str = NAME) -> Path:
 
 
 def ranks_by_hand(path: Path, name: str = NAME) -> list[tuple[str, list[int]]]:
-    """An independent reader: what a scorer sees of a submission, each line a permutation."""
+    """An independent user: what a scorer sees of a submission, each line a permutation."""
     with zipfile.ZipFile(path) as archive:
         (member,) = archive.infolist()
         assert member.filename == name

@@ -23,8 +23,8 @@ DIM = 12
 def build(name: str, seed: int = 0) -> nn.Module:
     """A user encoder whose start vector and scores have been learned, not left at zero."""
     torch.manual_seed(seed)
-    config = UserConfig(name=name, heads=3, query_width=7, reader_width=5)
-    encoder = build_user_encoder(config, dim=DIM, readers=nn.Embedding(3, 5))
+    config = UserConfig(name=name, heads=3, query_width=7, id_width=5)
+    encoder = build_user_encoder(config, dim=DIM, user_embeddings=nn.Embedding(3, 5))
     with torch.no_grad():
         assert isinstance(encoder.start, Tensor)
         encoder.start.normal_()
@@ -42,11 +42,11 @@ class TestEveryUserEncoder(UserEncoderContract):
     pass
 
 
-def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, reader: int) -> Tensor:
+def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, user: int) -> Tensor:
     """The user after these clicks (clicks, width), by the formula, one head and one click at a time."""
     items = [encoder.start, *clicks]
     if name in ("gru", "lstur-ini", "lstur-con"):
-        long = encoder.long(encoder.readers.weight[reader]) if name != "gru" else torch.zeros(DIM)
+        long = encoder.long(encoder.user_embeddings.weight[user]) if name != "gru" else torch.zeros(DIM)
         state = long if name == "lstur-ini" else torch.zeros(DIM)
         for item in items:
             gates = zip(
@@ -64,7 +64,7 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, reader: int) -> Te
         scores = [encoder.score.weight[0] @ click for click in clicks]
         return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
     if name == "npa":
-        query = torch.relu(encoder.ask.query(encoder.ask.readers.weight[reader]))
+        query = torch.relu(encoder.ask.query(encoder.ask.user_embeddings.weight[user]))
         scores = [query @ torch.tanh(encoder.ask.project(item)) for item in items]
     else:
         linear, _, query = encoder.score
@@ -117,11 +117,11 @@ def test_all_prefixes_at_once_are_each_prefix_alone(name: str, lengths: list[int
 def test_who_the_reader_is_matters_to_those_that_ask(name: str) -> None:
     encoder = build(name)
     clicks, clicked = torch.randn(2, 4, DIM), torch.ones(2, 4, dtype=torch.bool)
-    strangers = encoder(clicks, clicked)
-    torch.testing.assert_close(encoder(clicks, clicked, torch.tensor([0, 0])), strangers)
+    unknown = encoder(clicks, clicked)
+    torch.testing.assert_close(encoder(clicks, clicked, torch.tensor([0, 0])), unknown)
     users = encoder(clicks, clicked, torch.tensor([0, 2]))
-    torch.testing.assert_close(users[0], strangers[0])
-    assert torch.allclose(users[1], strangers[1]) != UserConfig(name=name).knows_readers
+    torch.testing.assert_close(users[0], unknown[0])
+    assert torch.allclose(users[1], unknown[1]) != UserConfig(name=name).uses_user_ids
 
 
 def test_attentive_weights_by_hand() -> None:
@@ -163,8 +163,8 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
-    with pytest.raises(InputError, match=r"stranger 1.5: expected a share"):
-        UserConfig(stranger=1.5)
+    with pytest.raises(InputError, match=r"id_dropout 1.5: expected a share"):
+        UserConfig(id_dropout=1.5)
 
 
 @pytest.mark.parametrize("name", ["attentive", "additive"])

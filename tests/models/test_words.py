@@ -19,7 +19,7 @@ from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.preparation.vocabulary import build_word_tokenizer
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
-KNOWN = Known(categories=("sport", "world"), subcategories=("cup", "vote"), readers=("U1", "U2"))
+KNOWN = Known(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))
 CONFIG = WordConfig(width=10, heads=3, window=3, query_width=7, category_width=2, segment_length=8)
 
 
@@ -31,7 +31,7 @@ def build(name: str, config: WordConfig = CONFIG) -> WordNewsEncoder:
         config=config,
         tokenizer=build_word_tokenizer(WORDS),
         known=KNOWN,
-        readers=nn.Embedding(3, 5),
+        user_embeddings=nn.Embedding(3, 5),
     )
     return encoder.eval()
 
@@ -86,9 +86,9 @@ def one_news(encoder: WordNewsEncoder, name: str, news: PackedNews, row: int) ->
         ]
         return attended(body.pool, seen)
     if name == "npa":
-        reader = int(one.readers_M[0])
+        user = int(one.user_ids_M[0])
         items = convolved(body.words, sequence)
-        query = torch.relu(body.ask.query(body.ask.readers.weight[reader]))
+        query = torch.relu(body.ask.query(body.ask.user_embeddings.weight[user]))
         return weighted(items, [query @ torch.tanh(body.ask.project(item)) for item in items])
     topics = [
         embed(number)
@@ -110,7 +110,7 @@ def test_all_news_at_once_are_each_by_its_formula(
     name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEGMENTS_AT_ONCE", at_once)
-    encoder, news = build(name), replace(some_news(), readers_M=torch.tensor([1, 2, 0, 0, 1]))
+    encoder, news = build(name), replace(some_news(), user_ids_M=torch.tensor([1, 2, 0, 0, 1]))
     rows = [row for row in range(len(news)) if news.segments_M[row]]
     results = []
     for embed in (
@@ -128,10 +128,10 @@ def test_all_news_at_once_are_each_by_its_formula(
 
 
 def test_a_reader_at_a_time_is_the_same_as_with_the_news() -> None:
-    encoder, news = build("npa"), replace(some_news(), readers_M=None)
-    news_for = encoder.for_readers(news)
-    for reader in (0, 2):
-        torch.testing.assert_close(news_for(reader), encoder.encode_all(news.read_by(reader)))
+    encoder, news = build("npa"), replace(some_news(), user_ids_M=None)
+    news_for = encoder.for_users(news)
+    for user in (0, 2):
+        torch.testing.assert_close(news_for(user), encoder.encode_all(news.for_user(user)))
     assert not torch.allclose(news_for(0), news_for(2))
 
 

@@ -43,7 +43,7 @@ def test_a_text_counts_like_the_news_of_that_text(feed):
     by_text = feed.recommend(Query(history=["N1", (title, "", "", ""), "N2"], k=12))
     assert "N9" not in ids(by_id)
     assert [name for name in ids(by_text) if name != "N9"] == ids(by_id)
-    assert by_text.reader == pytest.approx(by_id.reader, abs=1e-3)
+    assert by_text.user == pytest.approx(by_id.user, abs=1e-3)
 
 
 def test_unknown_ids_are_named_and_do_no_more(feed):
@@ -52,8 +52,7 @@ def test_unknown_ids_are_named_and_do_no_more(feed):
     assert ids(answer) == ["N3"]
     assert [place is None for place in answer.clicks] == [False, True, False, True]
     assert (
-        feed.recommend(Query(history=["N1", "X1", "N2"])).reader
-        == feed.recommend(Query(history=["N1", "N2"])).reader
+        feed.recommend(Query(history=["N1", "X1", "N2"])).user == feed.recommend(Query(history=["N1", "N2"])).user
     )
 
 
@@ -136,7 +135,7 @@ def test_what_may_take_long_is_not_quick(feed, more, is_quick):
 
 def test_the_map_has_every_kind_of_point_in_its_frame(feed):
     answer = feed.recommend(Query(history=HISTORY, k=9))
-    places = [answer.reader, *answer.clicks, *(one.place for one in answer.ranked)]
+    places = [answer.user, *answer.clicks, *(one.place for one in answer.ranked)]
     assert np.abs(np.array(places)).max() <= 1
     assert len(feed.sample(5)) <= 5
     assert {one.news.news_id for one in feed.sample(100)} == {f"N{n}" for n in range(1, 13)}

@@ -82,7 +82,7 @@ def page(browser, service):
 
 
 class Page:
-    """What a reader sees and does."""
+    """What a user sees and does."""
 
     def __init__(self, browser, address):
         self.browser = browser
@@ -131,7 +131,7 @@ def test_a_click_reranks_the_feed_and_every_story_says_why(page):
     assert reasons
     assert set(reasons) == {title}
     assert all("% alike" in told and "% of your taste" in told for told in page.texts(".told"))
-    assert page.find("#map .reader").get_attribute("visibility") == "visible"
+    assert page.find("#map .user").get_attribute("visibility") == "visible"
     assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .click")) == 1
     assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .news")) == 12
 

@@ -96,7 +96,7 @@ def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
     assert_same_steps(ranks, alone)
     assert sum(alone["fresh"]) < 20 * alone["fresh"][0]  # the cache answered
     encoded, tokens = (np.array([one[name] for one in ranks]) for name in ("encoded", "tokens"))
-    assert encoded.sum(0).tolist() == alone["fresh"]  # no news twice, wherever its readers are
+    assert encoded.sum(0).tolist() == alone["fresh"]  # no news twice, wherever its users are
     many = encoded.min(0) > 20
     assert many.sum() >= 5
     assert (np.abs(tokens - tokens.mean(0)) / tokens.mean(0))[:, many].max() < 0.05
@@ -125,7 +125,7 @@ def words(run, name):
         run,
         news=NewsEncoderConfig(encoder=name, dim=16, normalize=False),
         words=WordConfig(width=12, heads=2, query_width=8, category_width=4, dropout=0.0),
-        user=UserConfig(name=name if name == "npa" else "additive", query_width=8, reader_width=6, stranger=0.0),
+        user=UserConfig(name=name if name == "npa" else "additive", query_width=8, id_width=6, id_dropout=0.0),
     )
 
 

@@ -65,7 +65,7 @@ def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):
     assert not {one.news_id for one in found} & set(ids[:3])
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     assert model.score(ids[:3], [found[0].news_id])[0] == pytest.approx(found[0].score, abs=1e-5)
-    assert len(model.recommend([], k=2)) == 2  # a new reader
+    assert len(model.recommend([], k=2)) == 2  # a new user
     with pytest.raises(InputError, match="NOSUCH"):
         model.recommend(["NOSUCH"])
     saved = tmp_path / "copy"

@@ -33,7 +33,7 @@ BATCH = BatchConfig(token_budget=1 << 20, max_clicks=12, gamma=0, num_buckets=1)
 
 def run_of(name, tiny_encoder):
     encoder = str(tiny_encoder) if name == "plm" else name
-    user = UserConfig(name=USERS[name], heads=4, query_width=6, reader_width=5)
+    user = UserConfig(name=USERS[name], heads=4, query_width=6, id_width=5)
     news = NewsEncoderConfig(encoder=encoder, dim=16, segments=name != "plm")
     return RunConfig(news=news, words=WORDS, user=user, batch=BATCH)
 
@@ -53,7 +53,7 @@ def one_user(store, num_clicks):
 
 def build(config, store):
     torch.manual_seed(0)
-    return build_recommender(config.recommender, store).eval()  # eval: no dropout, and no reader is a stranger
+    return build_recommender(config.recommender, store).eval()  # eval: no dropout, and no user is an unknown user
 
 
 def learn(model, config, store, log, stamps=None, cache=None):
@@ -142,13 +142,13 @@ def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny
         config = conventional(run_of(name, tiny_encoder))
         model, log = build(config, store), one_user(store, 8)
         *_, known = learn(model, config, store, log)
-        assert known["readers.weight"][1].any()
-        assert not known["readers.weight"][0].any()
+        assert known["users.weight"][1].any()
+        assert not known["users.weight"][0].any()
         model.train()
         torch.manual_seed(1)
         *_, some = learn(model, config, store, log)
-        assert some["readers.weight"][0].any()  # eight instances, half of them strangers
-        assert some["readers.weight"][1].any()
+        assert some["users.weight"][0].any()  # eight instances, half of them unknown users
+        assert some["users.weight"][1].any()
 
 
 def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):

@@ -2,7 +2,7 @@
 
     clicks of user 7           8    5    3    6        (oldest first, the latest `max_clicks`)
     pool of each click         -    -  [1 2] [4]
-    negatives, one a click     2    1    1    4        (8 and 5 have no pool: the reader's first, [1 2])
+    negatives, one a click     2    1    1    4        (8 and 5 have no pool: the user's first, [1 2])
     has_pool                   no   no  yes  yes
 
 With `autoregressive` off an instance is one click of a user with the clicks before it, as in the conventional
@@ -30,7 +30,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
 from speedyfeed.random import Bits, Purpose, as_index, draw, generator
 
-READERS = 1 << 16  # counted in one go
+USERS = 1 << 16  # counted in one go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,11 +120,11 @@ class Sampler:
         places = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
         clicked = clicks.values[places]
         learned = slice(None) if self._autoregressive else offsets[1:] - 1
-        readers = np.repeat(users, lengths)
+        user_of_click = np.repeat(users, lengths)
         negatives = np.zeros((len(clicked), self._negatives), np.int32)
         has_pool = np.zeros(len(clicked), np.bool)
         negatives[learned], has_pool[learned] = self._draw_negatives(
-            clicked[learned], places[learned], readers[learned], epoch
+            clicked[learned], places[learned], user_of_click[learned], epoch
         )
         if not self._borrow:
             negatives[~has_pool] = PAD_NEWS
@@ -176,11 +176,11 @@ class Sampler:
 
 
 def count_with_pool(timelines: Timelines, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each reader, the clicks from a place in the store on that have skipped news beside them."""
+    """For each user, the clicks from a place in the store on that have skipped news beside them."""
     offsets = timelines.clicks.offsets
     counts = np.empty(len(starts), np.int64)
-    for first in range(0, len(starts), READERS):
-        some = slice(first, first + READERS)
+    for first in range(0, len(starts), USERS):
+        some = slice(first, first + USERS)
         begin, ends = offsets[first], offsets[1:][some]
         up_to = offsets_of((timelines.click_pools[begin : ends[-1]] >= 0).astype(np.int64))
         counts[some] = up_to[ends - begin] - up_to[starts[some] - begin]

@@ -66,7 +66,7 @@ def run(arguments: Arguments) -> None:
         judged = judge_run(finished, data, report=report)
     _print_quality(newsroom, judged)
     _print_speed(folder.config, outcome, path, store)
-    _print_reader(finished, store)
+    _print_user(finished, store)
     print(f"\nAll metrics: speedyfeed evaluate {path}\nOpen it:     speedyfeed serve {path}")
 
 
@@ -89,7 +89,7 @@ def _print_quality(newsroom: Newsroom, judged: Report) -> None:
     for name, auc in (("chance", CHANCE), ("popularity", newsroom.popularity_auc)):
         print(f"  {name:12}{auc:7.4f}")
     print(f"  {'this model':12}{found.mean:7.4f}   95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
-    print(f"  {'best':12}{newsroom.best_auc:7.4f}   knows every reader's planted interests")
+    print(f"  {'best':12}{newsroom.best_auc:7.4f}   knows every user's planted interests")
     print(f"  {gap:.0%} of the way from popularity to the best possible")
 
 
@@ -110,15 +110,15 @@ def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) 
     )
 
 
-def _print_reader(finished: FinishedRun, store: Store) -> None:
-    """One reader of the dev split: what they clicked last, and what the model would show next."""
+def _print_user(finished: FinishedRun, store: Store) -> None:
+    """One user of the dev split: what they clicked last, and what the model would show next."""
     titles = store.load_titles()
     dev = store.impressions("dev")
-    reader = int(np.argmax(np.minimum(dev.histories.lengths, 20)))
-    clicked = titles.take(dev.histories[reader] - 1).to_pylist()
+    user = int(np.argmax(np.minimum(dev.histories.lengths, 20)))
+    clicked = titles.take(dev.histories[user] - 1).to_pylist()
     sections = Counter(news["category"] for news in clicked).most_common(3)
     told = ", ".join(f"{count} on {section}" for section, count in sections)
-    print(f"\nA reader who clicked {len(clicked)} news, {told}, and at last")
+    print(f"\nA user who clicked {len(clicked)} news, {told}, and at last")
     for news in clicked[-SHOWN:]:
         print(f"  {news['category']:14.14}{news['title']}")
     print("is recommended")

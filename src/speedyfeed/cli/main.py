@@ -25,7 +25,7 @@ COMMANDS = {
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "rank": "write, or check, a leaderboard file",
     "compare": "tell which of two runs ranks better, and whether the data can tell",
-    "recommend": "the best news for one reader",
+    "recommend": "the best news for one user",
     "serve": "recommendations over HTTP, and a page to try them on",
     "demo": "all of it in one go, on a small synthetic newsroom",
 }

@@ -1,4 +1,4 @@
-"""The best news for one reader, from a trained recommender.
+"""The best news for one user, from a trained recommender.
 
 Example: speedyfeed recommend runs/first --history N12,N7 --k 5
 """
@@ -19,9 +19,9 @@ class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a finished run."""
     history: str = ""
-    """Ids of the news the reader clicked, oldest first, joined by commas; none is a new reader."""
-    reader: str | None = None
-    """Who the reader is, for recommenders that learn about each (lstur, npa); else it makes no difference."""
+    """Ids of the news the user clicked, oldest first, joined by commas; none is a new user."""
+    user: str | None = None
+    """Who the user is, for recommenders that learn about each (lstur, npa); else it makes no difference."""
     k: int = 10
     """How many to recommend."""
     json: bool = False
@@ -31,7 +31,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     model = open_finished(arguments.run).model
     history = [news_id for news_id in arguments.history.split(",") if news_id]
-    found = model.recommend(history, k=arguments.k, reader=arguments.reader)
+    found = model.recommend(history, k=arguments.k, user=arguments.user)
     if arguments.json:
         print(json.dumps({"recommendations": [dataclasses.asdict(one) for one in found]}))
         return

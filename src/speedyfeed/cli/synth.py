@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> None:
 def print_newsroom(newsroom: Newsroom) -> None:
     """The log's figures beside the paper's, and what can be reached on dev."""
     print(
-        f"{newsroom.num_users:,} readers, {newsroom.num_news:,} news, {newsroom.num_clicks:,} clicks, "
+        f"{newsroom.num_users:,} users, {newsroom.num_news:,} news, {newsroom.num_clicks:,} clicks, "
         f"{newsroom.num_train_impressions:,} train and {newsroom.num_dev_impressions:,} dev impressions"
     )
     print(f"{'':40}{'found':>9}{'paper':>9}")

@@ -6,7 +6,7 @@
     news/                     tokens (ragged by segment), frequencies, fields, segments.offsets (by news)
     words/                    the same with words for tokens, and their tokenizer (in a store to learn from)
     train/                    users.parquet, clicks (ragged by user), click_pools, user_pools, pools
-    dev/, test/               impressions.parquet, candidates (ragged by impression), labels, readers, histories
+    dev/, test/               impressions.parquet, candidates (ragged by impression), labels, users, histories
 
 News 0 is padding and has no segment. Opening reads the manifest and the headers of the arrays one asks for.
 """
@@ -48,14 +48,14 @@ class NewsTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timelines:
-    """What each reader of the train split clicked, in time order, and what was skipped beside it."""
+    """What each user of the train split clicked, in time order, and what was skipped beside it."""
 
     clicks: Ragged
-    """News by reader, oldest first."""
+    """News by user, oldest first."""
     click_pools: NDArray[np.int64]
     """Beside each click, the row of `pools` with the news skipped in its impression; -1 where none is known."""
     user_pools: NDArray[np.int64]
-    """Beside each reader, the row of `pools` of the first impression; -1 where it skipped nothing."""
+    """Beside each user, the row of `pools` of the first impression; -1 where it skipped nothing."""
     pools: Ragged
     """Skipped news by impression; empty where everything shown was clicked."""
 
@@ -80,8 +80,8 @@ class Impressions:
     """News by impression, in the order shown; 0 where an id has no text."""
     labels: NDArray[np.int8]
     """Beside each candidate: 1 clicked, 0 skipped, -1 unknown."""
-    readers: NDArray[np.int64]
-    """Beside each impression, the row of `histories` with what its reader clicked before."""
+    users: NDArray[np.int64]
+    """Beside each impression, the row of `histories` with what its user clicked before."""
     histories: Ragged
 
 
@@ -137,7 +137,7 @@ class Store:
         return Impressions(
             candidates=open_ragged(folder, "candidates"),
             labels=open_array(folder, "labels"),
-            readers=open_array(folder, "readers"),
+            users=open_array(folder, "users"),
             histories=open_ragged(folder, "histories"),
         )
 

@@ -1,11 +1,11 @@
-"""The canonical tables every reader yields, as streams of Arrow batches.
+"""The canonical tables every log reader yields, as streams of Arrow batches.
 
-`news` has one row per article, `impressions` one row per page shown to a reader:
+`news` has one row per article, `impressions` one row per page shown to a user:
 
     impression_id  user_id  time                 clicked  skipped    history    candidates
     "17"           "U7"     2019-11-11 09:05:58  [N3]     [N1, N2]   [N8, N5]   [N1, N3, N2]
 
-`history` is what the reader clicked before the split began, oldest first. `candidates` is everything shown,
+`history` is what the user clicked before the split began, oldest first. `candidates` is everything shown,
 in the order shown; null means clicked then skipped. A row with candidates but neither clicked nor skipped is
 unlabelled: it can be ranked but not learned from. Ids are strings; news ids may lack a row in `news`.
 """

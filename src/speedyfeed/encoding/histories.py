@@ -1,4 +1,4 @@
-"""Histories of many readers to user embeddings: all at once, or reader by reader where news are personal."""
+"""Histories of many users to user embeddings: all at once, or user by user where news are personal."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.ragged import Ragged
 
-READERS_AT_ONCE = 256
+USERS_PER_BATCH = 256
 
 Rows = NDArray[np.float32]
 
@@ -20,43 +20,43 @@ Rows = NDArray[np.float32]
 def history_encoder(
     model: RecommenderModule, news_VD: Tensor, numbers: NDArray[np.int64] | None = None
 ) -> Callable[[Ragged, NDArray[np.int64]], Rows]:
-    """A function from histories (rows of `news_VD`, oldest first, maybe empty) and their readers to embeddings.
+    """A function from histories (rows of `news_VD`, oldest first, maybe empty) and their users to embeddings.
 
-    `numbers` are the model's own numbers of the readers; without them all are strangers. Readers of like length
+    `numbers` are the model's own numbers of the users; without them all are unknown users. Users of like length
     are encoded together, so that little is padded.
     """
 
-    def encode(histories: Ragged, readers: NDArray[np.int64]) -> Rows:
-        users = np.zeros((len(histories), news_VD.size(1)), np.float32)
+    def encode(histories: Ragged, users: NDArray[np.int64]) -> Rows:
+        encoded = np.zeros((len(histories), news_VD.size(1)), np.float32)
         order = np.argsort(histories.lengths, kind="stable")
-        for start in range(0, len(order), READERS_AT_ONCE):
-            rows = order[start : start + READERS_AT_ONCE]
+        for start in range(0, len(order), USERS_PER_BATCH):
+            rows = order[start : start + USERS_PER_BATCH]
             some = histories.take(rows)
             clicked_BL = np.arange(some.lengths.max(initial=0)) < some.lengths[:, None]
             ids_BL = np.zeros(clicked_BL.shape, np.int64)
             ids_BL[clicked_BL] = some.values
-            users[rows] = model.encode_users(
+            encoded[rows] = model.encode_users(
                 news_VD[torch.from_numpy(ids_BL)],
                 torch.from_numpy(clicked_BL),
-                None if numbers is None else torch.from_numpy(numbers[readers[rows]]),
+                None if numbers is None else torch.from_numpy(numbers[users[rows]]),
             ).numpy()
-        return users
+        return encoded
 
     return encode
 
 
-def reader_encoder(
+def user_dependent_encoder(
     model: RecommenderModule, news: PackedNews, numbers: NDArray[np.int64]
 ) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
-    """A function from a reader and a history (rows of `news`) to all news and the user as the reader sees them."""
+    """A function from a user and a history (rows of `news`) to that user's embeddings of all news, and their own."""
     assert isinstance(model.news, WordNewsEncoder)
-    news_for = model.news.for_readers(news)
+    news_for = model.news.for_users(news)
 
-    def encode(reader: int, history: NDArray[np.integer]) -> tuple[Rows, Rows]:
-        number = int(numbers[reader])
+    def encode(user: int, history: NDArray[np.integer]) -> tuple[Rows, Rows]:
+        number = int(numbers[user])
         news_VD = news_for(number)
         clicks_1LD = news_VD[torch.from_numpy(np.asarray(history, np.int64))][None]
-        user_1D = model.encode_users(clicks_1LD, readers_B=torch.tensor([number]))
+        user_1D = model.encode_users(clicks_1LD, user_ids_B=torch.tensor([number]))
         return news_VD.numpy(), user_1D[0].numpy()
 
     return encode

@@ -11,23 +11,23 @@ from speedyfeed.models.recommender import RecommenderConfig
 
 
 def known_in(store: Store, config: RecommenderConfig) -> Known:
-    """Categories of the store and readers of its train split, as far as that recommender makes use of them."""
-    categories, subcategories, readers = [], [], []
+    """Categories of the store and users of its train split, as far as that recommender makes use of them."""
+    categories, subcategories, users = [], [], []
     if config.knows_categories:
         titles = store.load_titles()
         categories, subcategories = (_distinct(titles[name]) for name in ("category", "subcategory"))
-    if config.knows_readers:
-        readers = store.load_users()["user_id"].to_pylist()
-    return Known(categories=categories, subcategories=subcategories, readers=readers)
+    if config.uses_user_ids:
+        users = store.load_users()["user_id"].to_pylist()
+    return Known(categories=categories, subcategories=subcategories, users=users)
 
 
-def reader_numbers(store: Store, split: str, known: Known) -> NDArray[np.int64]:
-    """Beside each history of a dev or test split, the number of its reader; 0 for those not in the train split."""
+def user_indices(store: Store, split: str, known: Known) -> NDArray[np.int64]:
+    """Beside each history of a dev or test split, the number of its user; 0 for those not in the train split."""
     impressions = store.impressions(split)
     numbers = np.zeros(len(impressions.histories), np.int64)
-    if known.readers:
-        users = store.load_impressions(split)["user_id"]
-        numbers[impressions.readers] = numbers_of(users, known.readers)
+    if known.users:
+        user_ids = store.load_impressions(split)["user_id"]
+        numbers[impressions.users] = numbers_of(user_ids, known.users)
     return numbers
 
 

@@ -3,7 +3,7 @@
     history of a batch   7 9 0      each of the six is encoded on its own: 9 twice, and padding too
                          9 0 0
 
-Every place may see its own reader, which is what encoders need whose embeddings depend on who reads.
+Every place may see its own user, which is what encoders need whose embeddings depend on who reads.
 """
 
 from dataclasses import replace
@@ -26,20 +26,20 @@ def encode_places(
     history_BL: Ids,
     negatives_BLN: Ids,
     read_R: Ids,
-    readers_B: Tensor | None = None,
+    user_ids_B: Tensor | None = None,
 ) -> MergedNews:
     """A row for every place of the batch, and one of zeros for what stands at padding after all.
 
-    What the cache answers for is read, as often as it occurs. `readers_B` says who reads the places of each row.
+    What the cache answers for is read, as often as it occurs. `user_ids_B` says who reads the places of each row.
     """
     groups = [torch.as_tensor(group, dtype=torch.long) for group in (history_BL, negatives_BLN)]
     ids_P = torch.cat([group.flatten() for group in groups])
     is_read_P = torch.isin(ids_P, torch.as_tensor(read_R, dtype=torch.long))
     encode, read = (~is_read_P).nonzero().squeeze(1), is_read_P.nonzero().squeeze(1)
     chosen = replace(news.select(ids_P[encode]), ids_M=None)  # nothing is kept for another place
-    if readers_B is not None:
-        rows = [readers_B.repeat_interleave(group[0].numel()) for group in groups]
-        chosen = replace(chosen, readers_M=torch.cat(rows)[encode])
+    if user_ids_B is not None:
+        rows = [user_ids_B.repeat_interleave(group[0].numel()) for group in groups]
+        chosen = replace(chosen, user_ids_M=torch.cat(rows)[encode])
     encoded_EH = encoder.read(chosen).float()
     device = encoded_EH.device
     news_MH = encoded_EH.new_zeros(1 + len(ids_P), encoded_EH.size(1))

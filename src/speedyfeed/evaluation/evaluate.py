@@ -1,6 +1,6 @@
 """Embeddings and impressions in, a report out: ranking and recall with intervals, overall and for groups.
 
-The groups tell where a model earns its figures: readers with no, few and many clicks; news that training has seen
+The groups tell where a model earns its figures: users with no, few and many clicks; news that training has seen
 and news it has not (only the candidates of that kind are ranked against each other).
 """
 
@@ -17,7 +17,7 @@ from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
-from speedyfeed.evaluation.user_dependent import EncodeReader, score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_personally
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, HnswIndex
 
@@ -93,18 +93,18 @@ def evaluate(
     """Rank and retrieve every impression with these embeddings; row 0 of `news_VD` is padding.
 
     `seen` says of each news whether training met it (`seen_in_training`); without it those groups are left out.
-    `pools` numbers the pool from which each impression's reader is served; by default all candidates of the
+    `pools` numbers the pool from which each impression's user is served; by default all candidates of the
     split are one pool.
     """
     if pools is None:
-        pools = np.zeros(len(impressions.readers), np.int64)
+        pools = np.zeros(len(impressions.users), np.int64)
     scores, retrieved = score_and_retrieve(impressions, news_VD, encode_users, build_index, pools, report=report)
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 
 def evaluate_personally(
     impressions: Impressions,
-    encode_reader: EncodeReader,
+    encode_for_user: EncodeForUser,
     rng: np.random.Generator,
     *,
     seen: NDArray[np.bool_] | None = None,
@@ -112,10 +112,10 @@ def evaluate_personally(
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """The same where every reader has embeddings of their own: all candidates of a pool are searched exactly."""
+    """The same where every user has embeddings of their own: all candidates of a pool are searched exactly."""
     if pools is None:
-        pools = np.zeros(len(impressions.readers), np.int64)
-    scores, retrieved = score_and_retrieve_personally(impressions, encode_reader, pools, report=report)
+        pools = np.zeros(len(impressions.users), np.int64)
+    scores, retrieved = score_and_retrieve_personally(impressions, encode_for_user, pools, report=report)
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 
@@ -185,7 +185,7 @@ def _groups(
     everything: _Measured,
     seen: NDArray[np.bool_] | None,
 ) -> Iterator[tuple[str, _Measured]]:
-    num_clicks = impressions.histories.lengths[impressions.readers]
+    num_clicks = impressions.histories.lengths[impressions.users]
     few = (num_clicks > 0) & (num_clicks <= FEW_CLICKS)
     yield "history_empty", everything.of(num_clicks == 0)
     yield f"history_1_to_{FEW_CLICKS}", everything.of(few)

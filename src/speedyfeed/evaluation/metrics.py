@@ -64,7 +64,7 @@ def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetri
 
 
 def measure_recall(found: Ragged, labels: NDArray[np.integer], k: int) -> NDArray[np.float64]:
-    """Share of each impression's clicks among the first k news retrieved for its reader; NaN without a click.
+    """Share of each impression's clicks among the first k news retrieved for its user; NaN without a click.
 
     `found` holds, beside each candidate, its rank in what was retrieved: 1 is first, 0 is not retrieved.
     """

@@ -1,11 +1,11 @@
-"""From embeddings to a score for every candidate, and to what each reader would be shown out of all news.
+"""From embeddings to a score for every candidate, and to what each user would be shown out of all news.
 
 Knows no model: news embeddings come as one array, user embeddings from a function of histories. Impressions are
-visited reader by reader, so each reader is encoded once per pool, whatever the order of the log:
+visited user by user, so each user is encoded once per pool, whatever the order of the log:
 
-    readers [4, 0, 4]  ->  users of readers [0, 4]  ->  scores of impressions 1, 0, 2, put back in their places
+    users [4, 0, 4]  ->  embeddings of users [0, 4]  ->  scores of impressions 1, 0, 2, put back in their places
 
-Memory holds a few numbers per candidate and one chunk of readers.
+Memory holds a few numbers per candidate and one chunk of users.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +22,17 @@ from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 
 EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
-"""Histories (news by reader, oldest first, may be empty) and whose they are, to user embeddings, one row each.
+"""Histories (news by user, oldest first, may be empty) and whose they are, to user embeddings, one row each.
 
-Readers are told by their row in `Impressions.histories`.
+Users are told by their row in `Impressions.histories`.
 """
 
 LATEST_CLICKS = 100
 RETRIEVED = 200
 
-_READERS = 4096  # readers encoded and searched for at a time
+_USERS = 4096  # users encoded and searched for at a time
 _CANDIDATES = 1 << 16  # candidates scored at a time
-_CHECKED_READERS = 500  # readers per pool for whom the index is compared with exact search
+_CHECKED_USERS = 500  # users per pool for whom the index is compared with exact search
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Retrieved:
     """Where the clicked news stand among all news of a pool, and how far the index can be trusted."""
 
     found: NDArray[np.int32]
-    """Beside each candidate, if clicked: its rank among the first `RETRIEVED` for its reader, 0 if not there."""
+    """Beside each candidate, if clicked: its rank among the first `RETRIEVED` for its user, 0 if not there."""
     index_recall: float
     """Share of exact search's `RETRIEVED` that the index finds."""
     num_pools: int
@@ -57,9 +57,9 @@ def score_candidates(
     latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> Ragged:
-    """Inner product of reader and candidate for every candidate; -inf for a candidate without text."""
+    """Inner product of user and candidate for every candidate; -inf for a candidate without text."""
     scorer = _Scorer(impressions, news_VD)
-    for chunk in _visit(impressions, np.arange(len(impressions.readers)), encode_users, latest_clicks, report):
+    for chunk in _visit(impressions, np.arange(len(impressions.users)), encode_users, latest_clicks, report):
         scorer.score(chunk)
     return scorer.result()
 
@@ -74,7 +74,7 @@ def score_and_retrieve(
     latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
-    """The same scores, and each reader's clicks looked for among all candidates of the impression's pool.
+    """The same scores, and each user's clicks looked for among all candidates of the impression's pool.
 
     `pools` numbers the pool of each impression: all 0 for one pool of the split, or the day.
     """
@@ -95,10 +95,8 @@ def score_and_retrieve(
             neighbours = index.search(chunk.users_BD, RETRIEVED)
             _find_clicks(impressions, chunk, neighbours, found)
             if number == 0:
-                some = Neighbours(
-                    ids=neighbours.ids[:_CHECKED_READERS], scores=neighbours.scores[:_CHECKED_READERS]
-                )
-                truth = exact.search(chunk.users_BD[:_CHECKED_READERS], RETRIEVED)
+                some = Neighbours(ids=neighbours.ids[:_CHECKED_USERS], scores=neighbours.scores[:_CHECKED_USERS])
+                truth = exact.search(chunk.users_BD[:_CHECKED_USERS], RETRIEVED)
                 checks.append((overlap(some, truth), len(some.ids)))
     recalls, weights = np.array(checks).reshape(-1, 2).T
     retrieved = Retrieved(
@@ -113,7 +111,7 @@ def score_and_retrieve(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Chunk:
-    """Some readers and the candidates of all their impressions."""
+    """Some users and the candidates of all their impressions."""
 
     users_BD: Embeddings
     places: NDArray[np.int64]
@@ -151,27 +149,27 @@ def _visit(
     latest_clicks: int,
     report: progress.Report,
 ) -> Iterator[_Chunk]:
-    """Those impressions, a chunk of readers at a time."""
-    readers, reader_of = np.unique(impressions.readers[rows], return_inverse=True)
-    rows, reader_of = rows[order := np.argsort(reader_of, kind="stable")], reader_of[order]
-    for start in range(0, len(readers), _READERS):
-        report("rank", start, len(readers))
-        first, end = np.searchsorted(reader_of, [start, start + _READERS])
-        histories = impressions.histories.take(readers[start : start + _READERS])
+    """Those impressions, a chunk of users at a time."""
+    users, row_of = np.unique(impressions.users[rows], return_inverse=True)
+    rows, row_of = rows[order := np.argsort(row_of, kind="stable")], row_of[order]
+    for start in range(0, len(users), _USERS):
+        report("rank", start, len(users))
+        first, end = np.searchsorted(row_of, [start, start + _USERS])
+        histories = impressions.histories.take(users[start : start + _USERS])
         starts = impressions.candidates.offsets[rows[first:end]]
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
-            users_BD=encode_users(latest(histories, latest_clicks), readers[start : start + _READERS]),
+            users_BD=encode_users(latest(histories, latest_clicks), users[start : start + _USERS]),
             places=_ranges(starts, lengths),
-            user_of=np.repeat(reader_of[first:end] - start, lengths),
+            user_of=np.repeat(row_of[first:end] - start, lengths),
         )
-    report("rank", len(readers), len(readers))
+    report("rank", len(users), len(users))
 
 
 def _find_clicks(
     impressions: Impressions, chunk: _Chunk, neighbours: Neighbours, found: NDArray[np.int32]
 ) -> None:
-    """Write the rank of each clicked candidate of the chunk among its reader's neighbours."""
+    """Write the rank of each clicked candidate of the chunk among its user's neighbours."""
     clicked = np.flatnonzero(impressions.labels[chunk.places] == 1)
     for start in range(0, len(clicked), _CANDIDATES):
         some = clicked[start : start + _CANDIDATES]

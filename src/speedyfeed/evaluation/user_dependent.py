@@ -1,7 +1,7 @@
-"""Scores and recall where a news has another embedding for every reader: reader by reader, without an index.
+"""Scores and recall where a news has another embedding for every user: user by user, without an index.
 
-Every reader's own embeddings of all news are made, the candidates scored, and the clicked news looked for among
-all candidates of the pool by exact search. It costs a pass over all news for each reader.
+Every user's own embeddings of all news are made, the candidates scored, and the clicked news looked for among
+all candidates of the pool by exact search. It costs a pass over all news for each user.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from speedyfeed.evaluation.ranking import LATEST_CLICKS, RETRIEVED, Retrieved
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings
 
-EncodeReader = Callable[[int, NDArray[np.integer]], tuple[Embeddings, Embeddings]]
-"""A reader (row of `Impressions.histories`) and their latest clicks to news_VD and user_D, both theirs alone."""
+EncodeForUser = Callable[[int, NDArray[np.integer]], tuple[Embeddings, Embeddings]]
+"""A user (row of `Impressions.histories`) and their latest clicks to news_VD and user_D, both theirs alone."""
 
 
 def score_and_retrieve_personally(
     impressions: Impressions,
-    encode_reader: EncodeReader,
+    encode_for_user: EncodeForUser,
     pools: NDArray[np.integer],
     *,
     latest_clicks: int = LATEST_CLICKS,
@@ -32,19 +32,19 @@ def score_and_retrieve_personally(
     scores = np.full(len(candidates.values), -np.inf, np.float32)
     found = np.zeros(len(candidates.values), np.int32)
     pool_news = {int(pool): _news(candidates, np.flatnonzero(pools == pool)) for pool in np.unique(pools)}
-    readers = np.unique(impressions.readers)
-    for done, reader in enumerate(readers.tolist()):
-        report("rank", done, len(readers))
-        news_VD, user_D = encode_reader(reader, impressions.histories[reader][-latest_clicks:])
+    users = np.unique(impressions.users)
+    for done, user in enumerate(users.tolist()):
+        report("rank", done, len(users))
+        news_VD, user_D = encode_for_user(user, impressions.histories[user][-latest_clicks:])
         scores_V = news_VD @ user_D
-        for row in np.flatnonzero(impressions.readers == reader).tolist():
+        for row in np.flatnonzero(impressions.users == user).tolist():
             places = slice(*candidates.offsets[row : row + 2])
             shown, pool = candidates.values[places], pool_news[int(pools[row])]
             scores[places] = np.where(shown == PAD_NEWS, -np.inf, scores_V[shown])
             is_clicked = (impressions.labels[places] == 1) & (shown != PAD_NEWS)
             rank = 1 + (scores_V[pool] > scores_V[shown][:, None]).sum(axis=1)
             found[places] = np.where(is_clicked & (rank <= RETRIEVED), rank, 0)
-    report("rank", len(readers), len(readers))
+    report("rank", len(users), len(users))
     retrieved = Retrieved(
         found=found,
         index_recall=1.0,

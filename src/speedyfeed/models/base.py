@@ -51,7 +51,7 @@ class NewsModule(nn.Module):
     packer: ArticlePacker | None = None
     """How its news were prepared, where it was trained on some."""
     is_personal: bool = False
-    """Whether a news has another embedding for every reader: none can be shared, cached or put in an index."""
+    """Whether a news has another embedding for every user: none can be shared, cached or put in an index."""
 
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD"""
@@ -121,9 +121,9 @@ class NewsModule(nn.Module):
     def _in_batches(
         self, encode: Callable[[PackedNews], Tensor], news: PackedNews, tokens_per_batch: int, report: Report
     ) -> Tensor:
-        if self.is_personal and news.readers_M is None:
+        if self.is_personal and news.user_ids_M is None:
             raise InputError(
-                "this encoder makes another embedding of a news for every reader: it has none of a news alone, to "
+                "this encoder makes another embedding of a news for every user: it has none of a news alone, to "
                 "be shared, cached or put in an index"
             )
         was_training = self.training
@@ -155,7 +155,7 @@ class NewsModule(nn.Module):
             fields_K=torch.arange(3).repeat(32),
             categories_M=none_M,
             subcategories_M=none_M,
-            readers_M=none_M,
+            user_ids_M=none_M,
         )
 
         def step() -> None:

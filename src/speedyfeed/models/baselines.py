@@ -52,7 +52,7 @@ class Text:
     owners_K: Tensor
     """The news each belongs to."""
     fields_K: Tensor
-    readers_K: Tensor
+    user_ids_K: Tensor
 
 
 class WordEncoder(Protocol):
@@ -75,7 +75,9 @@ class NRMSNews(nn.Module):
 
     joins, reads_categories, is_personal = True, False, False
 
-    def __init__(self, *, dim: int, config: WordConfig, known: Known, readers: nn.Embedding | None) -> None:
+    def __init__(
+        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+    ) -> None:
         super().__init__()
         if dim % config.heads:
             raise InputError(
@@ -105,9 +107,11 @@ class NAMLNews(nn.Module):
 
     joins, reads_categories, is_personal = False, True, False
 
-    def __init__(self, *, dim: int, config: WordConfig, known: Known, readers: nn.Embedding | None) -> None:
+    def __init__(
+        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+    ) -> None:
         super().__init__()
-        self.views = nn.ModuleList(WordReader(dim, config) for _ in range(NUM_FIELDS))
+        self.views = nn.ModuleList(ConvolutionAttention(dim, config) for _ in range(NUM_FIELDS))
         self.categories = nn.ModuleList(
             nn.Sequential(
                 nn.Embedding(1 + len(names), config.category_width),
@@ -143,7 +147,9 @@ class LSTURNews(nn.Module):
 
     joins, reads_categories, is_personal = True, True, False
 
-    def __init__(self, *, dim: int, config: WordConfig, known: Known, readers: nn.Embedding | None) -> None:
+    def __init__(
+        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+    ) -> None:
         super().__init__()
         text = dim - 2 * config.category_width
         if text < 1:
@@ -151,7 +157,7 @@ class LSTURNews(nn.Module):
                 f"categories of width {config.category_width} leave no room for text in news embeddings of width "
                 f"{dim}: lower words.category-width or raise news.dim"
             )
-        self.text = WordReader(text, config)
+        self.text = ConvolutionAttention(text, config)
         self.categories = nn.ModuleList(
             nn.Embedding(1 + len(names), config.category_width)
             for names in (known.categories, known.subcategories)
@@ -170,24 +176,26 @@ class LSTURNews(nn.Module):
 
 
 class NPANews(nn.Module):
-    """Convolution over words, weighed by what the reader asks of them (Wu et al., KDD 2019)."""
+    """Convolution over words, weighed by what the user asks of them (Wu et al., KDD 2019)."""
 
     joins, reads_categories, is_personal = True, False, True
 
-    def __init__(self, *, dim: int, config: WordConfig, known: Known, readers: nn.Embedding | None) -> None:
+    def __init__(
+        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+    ) -> None:
         super().__init__()
-        assert readers is not None
+        assert user_embeddings is not None
         self.words = WordConvolution(dim, config)
-        self.ask = ReaderQuery(readers, dim, config.query_width)
+        self.ask = UserQuery(user_embeddings, dim, config.query_width)
 
     def read(self, text: Text) -> Tensor:
         """segments_KD"""
         words_KWD = self.words(text.words_KWE, text.is_word_KW)
-        return self.read_as(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.readers_K)
+        return self.read_as(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.user_ids_K)
 
-    def read_as(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, readers_K: Tensor) -> Tensor:
-        """segments_KD from words that were convolved and answered for: the part that depends on the readers."""
-        return weigh(words_KWD, self.ask.score(answers_KWQ, readers_K), is_word_KW)
+    def read_as(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, user_ids_K: Tensor) -> Tensor:
+        """segments_KD from words that were convolved and answered for: the part that depends on the users."""
+        return weigh(words_KWD, self.ask.score(answers_KWQ, user_ids_K), is_word_KW)
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
         """news_MD"""
@@ -222,7 +230,7 @@ class WordAttention(nn.Module):
         return weigh(words_KWD, self.query(self.project(words_KWD).tanh()).squeeze(-1), is_word_KW)
 
 
-class WordReader(nn.Module):
+class ConvolutionAttention(nn.Module):
     """Convolution, then attention."""
 
     def __init__(self, dim: int, config: WordConfig) -> None:
@@ -236,27 +244,27 @@ class WordReader(nn.Module):
         return segments_KD
 
 
-class ReaderQuery(nn.Module):
-    """Scores of items by what a reader asks of them: relu(U e) . tanh(W x + b), e the reader's embedding (NPA)."""
+class UserQuery(nn.Module):
+    """Scores of items by what a user asks of them: relu(U e) . tanh(W x + b), e the user's embedding (NPA)."""
 
-    def __init__(self, readers: nn.Embedding, dim: int, query_width: int) -> None:
+    def __init__(self, user_embeddings: nn.Embedding, dim: int, query_width: int) -> None:
         super().__init__()
-        self.readers = readers
-        self.query = nn.Linear(readers.embedding_dim, query_width)
+        self.user_embeddings = user_embeddings
+        self.query = nn.Linear(user_embeddings.embedding_dim, query_width)
         self.project = nn.Linear(dim, query_width)
 
-    def forward(self, items_BLD: Tensor, readers_B: Tensor) -> Tensor:
+    def forward(self, items_BLD: Tensor, user_ids_B: Tensor) -> Tensor:
         """scores_BL"""
-        return self.score(self.answer(items_BLD), readers_B)
+        return self.score(self.answer(items_BLD), user_ids_B)
 
     def answer(self, items_BLD: Tensor) -> Tensor:
-        """answers_BLQ: all that does not depend on the reader, and nearly all of the work."""
+        """answers_BLQ: all that does not depend on the user, and nearly all of the work."""
         answers_BLQ: Tensor = self.project(items_BLD).tanh()
         return answers_BLQ
 
-    def score(self, answers_BLQ: Tensor, readers_B: Tensor) -> Tensor:
+    def score(self, answers_BLQ: Tensor, user_ids_B: Tensor) -> Tensor:
         """scores_BL"""
-        query_BQ = self.query(self.readers(readers_B)).relu()
+        query_BQ = self.query(self.user_embeddings(user_ids_B)).relu()
         return torch.einsum("bq,blq->bl", query_BQ, answers_BLQ)
 
 

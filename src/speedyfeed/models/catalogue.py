@@ -27,7 +27,7 @@ class Catalogue:
     num_clicks: Sequence[int] | None = None
     """In the log it was trained on; None: not known."""
     texts: PackedNews | None = None
-    """The news themselves, where every reader gets other embeddings of them."""
+    """The news themselves, where every user gets other embeddings of them."""
 
     def __post_init__(self) -> None:
         assert len(self.news_ids) == len(self.titles) == len(self.categories) == len(self.embeddings_VD)

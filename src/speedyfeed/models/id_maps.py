@@ -1,4 +1,4 @@
-"""Names a recommender was trained with: categories and readers, by number.
+"""Names a recommender was trained with: categories and users, by number.
 
 categories  sport  world          number of "world" is 2; of one that was never met, 0
 """
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 FILE = "known.parquet"
-KINDS = ("categories", "subcategories", "readers")
+KINDS = ("categories", "subcategories", "users")
 UNKNOWN = 0
 
 
@@ -24,7 +24,7 @@ class Known:
 
     categories: Sequence[str] = ()
     subcategories: Sequence[str] = ()
-    readers: Sequence[str] = ()
+    users: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """Write one file into a folder that exists."""

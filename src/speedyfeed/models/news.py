@@ -161,7 +161,7 @@ class NewsEncoder(NewsModule):
 
         Their embeddings share a large part, how much a news is like all others; `start` says whether it stays, and
         how much the main subjects count beside details.
-        Categories begin at right angles to each other: a reader of one is not taken for a reader of another.
+        Categories begin at right angles to each other: a user of one is not taken for a user of another.
         """
         if isinstance(self.project, nn.Linear):
             news_MH = news_MH.to(self.project.weight)

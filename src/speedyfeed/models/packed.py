@@ -38,8 +38,8 @@ class PackedNews:
     categories_M: Tensor | None = None
     """A recommender's own numbers of them; 0 is one it does not know."""
     subcategories_M: Tensor | None = None
-    readers_M: Tensor | None = None
-    """Who reads each news, for encoders to whom that matters; 0 is a reader they do not know."""
+    user_ids_M: Tensor | None = None
+    """Who reads each news, for encoders to whom that matters; 0 is a user they do not know."""
     ids_M: Tensor | None = None
     """What the news are called in their store, for encoders that keep something per news; None keeps nothing."""
     is_padding_T: Tensor | None = None
@@ -77,15 +77,15 @@ class PackedNews:
             fields_K=_at(self.fields_K, segments),
             categories_M=_at(self.categories_M, rows),
             subcategories_M=_at(self.subcategories_M, rows),
-            readers_M=_at(self.readers_M, rows),
+            user_ids_M=_at(self.user_ids_M, rows),
             ids_M=_at(self.ids_M, rows),
             is_padding_T=_at(self.is_padding_T, tokens),
             pad_to=self.pad_to,
         )
 
-    def read_by(self, reader: int) -> "PackedNews":
+    def for_user(self, user: int) -> "PackedNews":
         """The same news, all read by that one."""
-        return replace(self, readers_M=torch.full((len(self),), reader))
+        return replace(self, user_ids_M=torch.full((len(self),), user))
 
     def joined(self) -> "PackedNews":
         """The segments of each news as one; a news without any stays so."""

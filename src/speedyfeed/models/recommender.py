@@ -37,9 +37,9 @@ class RecommenderConfig:
         return self.news.encoder in WORD_ENCODERS
 
     @property
-    def knows_readers(self) -> bool:
-        """Whether it learns something about each reader of the train split."""
-        return self.user.knows_readers or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_personal)
+    def uses_user_ids(self) -> bool:
+        """Whether it learns something about each user of the train split."""
+        return self.user.uses_user_ids or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_personal)
 
     @property
     def knows_categories(self) -> bool:
@@ -62,17 +62,17 @@ class RecommenderModule(nn.Module):
     ) -> None:
         """Loads the pretrained encoder that `config` names, unless one is given.
 
-        `known` are the categories and readers it may learn about; one that reads words needs their tokenizer.
+        `known` are the categories and users it may learn about; one that reads words needs their tokenizer.
         """
         super().__init__()
         self.config = config
         self.known = known or Known()
-        self.readers = (
-            nn.Embedding(1 + len(self.known.readers), config.user.reader_width) if config.knows_readers else None
+        self.user_embeddings = (
+            nn.Embedding(1 + len(self.known.users), config.user.id_width) if config.uses_user_ids else None
         )
-        """What is learned about each reader; the first row is a stranger, and all begin like one."""
-        if self.readers is not None:
-            nn.init.zeros_(self.readers.weight)
+        """What is learned about each user; the first row is an unknown user, and all begin like one."""
+        if self.user_embeddings is not None:
+            nn.init.zeros_(self.user_embeddings.weight)
         self.news: NewsModule
         if config.reads_words:
             assert tokenizer is not None, "an encoder of words needs the tokenizer of its store"
@@ -82,15 +82,15 @@ class RecommenderModule(nn.Module):
                 config=config.words,
                 tokenizer=tokenizer,
                 known=self.known,
-                readers=self.readers,
+                user_embeddings=self.user_embeddings,
             )
         else:
             self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.known.categories))
-        self.user = build_user_encoder(config.user, dim=self.news.dim, readers=self.readers)
+        self.user = build_user_encoder(config.user, dim=self.news.dim, user_embeddings=self.user_embeddings)
 
     @torch.no_grad()
     def encode_users(
-        self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None, readers_B: Tensor | None = None
+        self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None, user_ids_B: Tensor | None = None
     ) -> Tensor:
         """users_BD after all their clicks, in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
@@ -99,14 +99,14 @@ class RecommenderModule(nn.Module):
         if clicked_BL is None:
             clicked_BL = torch.ones(clicks_BLD.shape[:2], dtype=torch.bool)
         device = next(self.parameters()).device
-        users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device), readers_B)
+        users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device), user_ids_B)
         if was_training:
             self.train(True)
         return users_BPD[:, -1].float().cpu()
 
     @torch.no_grad()
     def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Each click's share of the reader, beside the learned start. None: it cannot be told.
+        """Each click's share of the user, beside the learned start. None: it cannot be told.
 
         With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
         share times its inner product with the candidate.

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.baselines import ReaderQuery
+from speedyfeed.models.baselines import UserQuery
 from speedyfeed.models.id_maps import UNKNOWN
 
 KEEP = 2.0
@@ -31,10 +31,10 @@ KEEP = 2.0
 class UserEncoder(Protocol):
     """Clicks in, one user embedding per prefix out."""
 
-    def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None, /) -> Tensor:
+    def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None, /) -> Tensor:
         """users_BPD; `clicked_BL` is False at padding, which comes after the clicks.
 
-        `readers_B` says who they are, to encoders that know some by number; 0, or None for all, is a stranger.
+        `user_ids_B` are their ids, for encoders that use them; 0, or None for all, is an unknown user.
         """
 
 
@@ -48,23 +48,23 @@ class UserConfig:
     """Attention heads of `self-attention`; they must divide the width of a news embedding."""
     query_width: int = 200
     """Hidden width of the attention in `self-attention`, `additive` and `npa`."""
-    reader_width: int = 64
-    """Width of what is learned about each reader of the train split (lstur-ini, lstur-con, npa)."""
-    stranger: float = 0.5
-    """Share of readers that training takes for strangers, so that it learns to serve readers it never met."""
+    id_width: int = 64
+    """Width of what is learned about each user of the train split (lstur-ini, lstur-con, npa)."""
+    id_dropout: float = 0.5
+    """Share of users that training takes for unknown users, so that it learns to serve users it never met."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.stranger <= 1:
-            raise InputError(f"stranger {self.stranger}: expected a share, 0 to 1")
+        if not 0 <= self.id_dropout <= 1:
+            raise InputError(f"id_dropout {self.id_dropout}: expected a share, 0 to 1")
 
     @property
-    def knows_readers(self) -> bool:
-        """Whether the user encoder asks who the reader is."""
+    def uses_user_ids(self) -> bool:
+        """Whether the user encoder asks who the user is."""
         return self.name in ("lstur-ini", "lstur-con", "npa")
 
 
 class AttentiveUser(nn.Module):
-    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x), beside what every reader starts from.
+    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x), beside what every user starts from.
 
     Untrained, both learned vectors are zero and a user is the mean of the clicks.
     """
@@ -75,7 +75,7 @@ class AttentiveUser(nn.Module):
         self.score = nn.Linear(dim, 1, bias=False)
         nn.init.zeros_(self.score.weight)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
         visible_BPP = _visible(clicked_BL)
@@ -92,7 +92,7 @@ class AdditiveUser(nn.Module):
         self.start = nn.Parameter(torch.zeros(dim))
         self.score = _additive_score(dim, query_width)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         items_BPD = _with_start(self.start, clicks_BLD)
         return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
@@ -118,7 +118,7 @@ class SelfAttentionUser(nn.Module):
             nn.init.zeros_(self.project.bias[2 * dim :])
         self.score = _additive_score(dim, query_width)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         visible_BPP = _visible(clicked_BL)
         items_BPD = self.attend(clicks_BLD, visible_BPP)
@@ -140,32 +140,32 @@ class GRUUser(nn.Module):
         self.start = nn.Parameter(torch.zeros(dim))
         self.gru = _build_gru(dim)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         return _run_gru(self.gru, _with_start(self.start, clicks_BLD), clicked_BL)
 
 
 class LSTURUser(nn.Module):
-    """A GRU over the clicks and what is known of the reader: LSTUR (An et al., 2019).
+    """A GRU over the clicks and what is known of the user: LSTUR (An et al., 2019).
 
-    The reader's long-term part is the GRU's first state (`ini`), or stands beside its last one (`con`).
+    The user's long-term part is the GRU's first state (`ini`), or stands beside its last one (`con`).
     """
 
-    def __init__(self, *, dim: int, readers: nn.Embedding, is_con: bool) -> None:
+    def __init__(self, *, dim: int, user_embeddings: nn.Embedding, is_con: bool) -> None:
         super().__init__()
         self.is_con = is_con
         self.start = nn.Parameter(torch.zeros(dim))
         self.gru = _build_gru(dim)
-        self.readers = readers
-        self.long = nn.Linear(readers.embedding_dim, dim)
+        self.user_embeddings = user_embeddings
+        self.long = nn.Linear(user_embeddings.embedding_dim, dim)
         self.join = nn.Linear(2 * dim, dim) if is_con else None
         if self.join is not None:
             with torch.no_grad():
                 nn.init.eye_(self.join.weight[:, :dim])
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
-        long_BD = self.long(self.readers(_or_strangers(readers_B, clicks_BLD)))
+        long_BD = self.long(self.user_embeddings(_or_unknown(user_ids_B, clicks_BLD)))
         items_BPD = _with_start(self.start, clicks_BLD)
         if self.join is None:
             return _run_gru(self.gru, items_BPD, clicked_BL, long_BD)
@@ -175,39 +175,45 @@ class LSTURUser(nn.Module):
 
 
 class NPAUser(nn.Module):
-    """The clicks' sum, weighted by what the reader asks of them: NPA (Wu et al., 2019)."""
+    """The clicks' sum, weighted by what the user asks of them: NPA (Wu et al., 2019)."""
 
-    def __init__(self, *, dim: int, readers: nn.Embedding, query_width: int = 200) -> None:
+    def __init__(self, *, dim: int, user_embeddings: nn.Embedding, query_width: int = 200) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
-        self.ask = ReaderQuery(readers, dim, query_width)
+        self.ask = UserQuery(user_embeddings, dim, query_width)
 
-    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, readers_B: Tensor | None = None) -> Tensor:
+    def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """users_BPD"""
         items_BPD = _with_start(self.start, clicks_BLD)
-        scores_BP = self.ask(items_BPD, _or_strangers(readers_B, clicks_BLD))
+        scores_BP = self.ask(items_BPD, _or_unknown(user_ids_B, clicks_BLD))
         return _pool_prefixes(items_BPD, scores_BP[..., None], _visible(clicked_BL))
 
 
 USER_ENCODERS: dict[str, Callable[[int, UserConfig, nn.Embedding], nn.Module]] = {
-    "attentive": lambda dim, config, readers: AttentiveUser(dim=dim),
-    "self-attention": lambda dim, config, readers: SelfAttentionUser(
+    "attentive": lambda dim, config, user_embeddings: AttentiveUser(dim=dim),
+    "self-attention": lambda dim, config, user_embeddings: SelfAttentionUser(
         dim=dim, heads=config.heads, query_width=config.query_width
     ),
-    "gru": lambda dim, config, readers: GRUUser(dim=dim),
-    "additive": lambda dim, config, readers: AdditiveUser(dim=dim, query_width=config.query_width),
-    "lstur-ini": lambda dim, config, readers: LSTURUser(dim=dim, readers=readers, is_con=False),
-    "lstur-con": lambda dim, config, readers: LSTURUser(dim=dim, readers=readers, is_con=True),
-    "npa": lambda dim, config, readers: NPAUser(dim=dim, readers=readers, query_width=config.query_width),
+    "gru": lambda dim, config, user_embeddings: GRUUser(dim=dim),
+    "additive": lambda dim, config, user_embeddings: AdditiveUser(dim=dim, query_width=config.query_width),
+    "lstur-ini": lambda dim, config, user_embeddings: LSTURUser(
+        dim=dim, user_embeddings=user_embeddings, is_con=False
+    ),
+    "lstur-con": lambda dim, config, user_embeddings: LSTURUser(
+        dim=dim, user_embeddings=user_embeddings, is_con=True
+    ),
+    "npa": lambda dim, config, user_embeddings: NPAUser(
+        dim=dim, user_embeddings=user_embeddings, query_width=config.query_width
+    ),
 }
-"""User encoders by name: (width of news embeddings, settings, embeddings of readers) -> module."""
+"""User encoders by name: (width of news embeddings, settings, embeddings of users) -> module."""
 
 
-def build_user_encoder(config: UserConfig, *, dim: int, readers: nn.Embedding | None = None) -> nn.Module:
-    """The user encoder that `config` names, for news embeddings of that width; without `readers` it knows none."""
+def build_user_encoder(config: UserConfig, *, dim: int, user_embeddings: nn.Embedding | None = None) -> nn.Module:
+    """The user encoder that `config` names, for news embeddings of that width; without `users` it knows none."""
     if config.name not in USER_ENCODERS:
         raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
-    return USER_ENCODERS[config.name](dim, config, readers or nn.Embedding(1, config.reader_width))
+    return USER_ENCODERS[config.name](dim, config, user_embeddings or nn.Embedding(1, config.id_width))
 
 
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
@@ -231,10 +237,10 @@ def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:
     return torch.cat([start_B1D, clicks_BLD], 1)
 
 
-def _or_strangers(readers_B: Tensor | None, clicks_BLD: Tensor) -> Tensor:
-    if readers_B is None:
+def _or_unknown(user_ids_B: Tensor | None, clicks_BLD: Tensor) -> Tensor:
+    if user_ids_B is None:
         return torch.full((clicks_BLD.size(0),), UNKNOWN, device=clicks_BLD.device)
-    return readers_B.to(clicks_BLD.device)
+    return user_ids_B.to(clicks_BLD.device)
 
 
 @torch.no_grad()

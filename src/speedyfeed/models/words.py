@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEGMENTS_AT_ONCE = 128
-KEPT_READERS = 4
+CACHED_USERS = 4
 WORD_SPREAD = 0.4
 """Standard deviation of a word's numbers before training: that of GloVe's."""
 
@@ -45,16 +45,18 @@ class WordNewsEncoder(NewsModule):
         config: WordConfig,
         tokenizer: "PreTrainedTokenizerFast",
         known: Known,
-        readers: nn.Embedding | None,
+        user_embeddings: nn.Embedding | None,
     ) -> None:
-        """`readers` are embeddings of the readers `known`, for those that ask them."""
+        """`users` are embeddings of the users `known`, for those that ask them."""
         super().__init__()
         self.config = config
         self._tokenizer = tokenizer
         self.embedding = nn.Embedding(len(tokenizer), config.width)
         nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
         self.drop = nn.Dropout(config.dropout)
-        self.words: WordEncoder = WORD_ENCODERS[name](dim=dim, config=config, known=known, readers=readers)
+        self.words: WordEncoder = WORD_ENCODERS[name](
+            dim=dim, config=config, known=known, user_embeddings=user_embeddings
+        )
         self.shift = nn.Parameter(torch.zeros(dim))
         self.dim = self.width = dim
         self.segment_length = config.segment_length
@@ -75,11 +77,11 @@ class WordNewsEncoder(NewsModule):
         """news_MD"""
         return news_MH + self.shift
 
-    def for_readers(self, news: PackedNews) -> Callable[[int], Tensor]:
-        """A function from a reader to news_MD in host memory, for personal encoders; no gradient.
+    def for_users(self, news: PackedNews) -> Callable[[int], Tensor]:
+        """A function from a user to news_MD in host memory, for personal encoders; no gradient.
 
-        What all readers share is computed once and kept, words x (dim + query width) numbers, and so are the news
-        of the latest few readers: strangers, who come again and again, all see the same.
+        What all users share is computed once and kept, words x (dim + query width) numbers, and so are the news
+        of the latest few users: unknown users, who come again and again, all see the same.
         """
         body = self.words
         assert isinstance(body, NPANews)
@@ -93,11 +95,11 @@ class WordNewsEncoder(NewsModule):
             ]
         self.train(was_training)
 
-        @lru_cache(maxsize=KEPT_READERS)
+        @lru_cache(maxsize=CACHED_USERS)
         @torch.no_grad()
-        def news_for(reader: int) -> Tensor:
+        def news_for(user: int) -> Tensor:
             segments_KD = [
-                body.read_as(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, reader))
+                body.read_as(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, user))
                 for words_KWD, answers_KWQ, is_word_KW, owners_K in texts
             ]
             owners_K = torch.cat([owners_K for *_, owners_K in texts])
@@ -136,7 +138,7 @@ class WordNewsEncoder(NewsModule):
         """All segments, some of like length at a time, shortest first; one empty text where there are none."""
         device = self.embedding.weight.device
         lengths_K, owners_K = news.lengths_K, torch.repeat_interleave(news.segments_M)
-        readers_M = torch.full((len(news),), UNKNOWN) if news.readers_M is None else news.readers_M
+        user_ids_M = torch.full((len(news),), UNKNOWN) if news.user_ids_M is None else news.user_ids_M
         fields_K = torch.zeros(len(owners_K), dtype=torch.uint8) if news.fields_K is None else news.fields_K
         for rows in lengths_K.argsort(stable=True).split(SEGMENTS_AT_ONCE):
             place_W = torch.arange(int(lengths_K[rows].max()) if len(rows) else 1)
@@ -150,5 +152,5 @@ class WordNewsEncoder(NewsModule):
                 is_word_KW=is_word_KW.to(device, non_blocking=True),
                 owners_K=owners_K[rows].to(device),
                 fields_K=fields_K[rows].to(device),
-                readers_K=readers_M[owners_K[rows]].to(device),
+                user_ids_K=user_ids_M[owners_K[rows]].to(device),
             )

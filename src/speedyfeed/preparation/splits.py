@@ -67,7 +67,7 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 def write_impressions(
     engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
 ) -> SplitCounts:
-    """A dev or test split: candidates and labels by impression, and each reader's history once.
+    """A dev or test split: candidates and labels by impression, and each user's history once.
 
     Where the log has timelines, they must have been written before.
     """
@@ -82,12 +82,12 @@ def write_impressions(
         batches = counted(shown, report, f"join {split} candidates", read["candidates"])
         _write_by_row(folder, "candidates", _labels_aside(batches, labels), read["impressions"])
 
-    readers = timeline.readers(impressions)
-    with ArrayWriter(folder, "readers", np.int64) as rows:
-        for batch in engine.read(readers.order_by("row").select("reader"), f"{split}-readers"):
-            rows.append(batch["reader"].to_numpy())
+    users = timeline.users(impressions)
+    with ArrayWriter(folder, "users", np.int64) as rows:
+        for batch in engine.read(users.order_by("row").select("user"), f"{split}-users"):
+            rows.append(batch["user"].to_numpy())
     train_clicks = engine.reopen(TIMELINES) if has_timelines else None
-    histories = engine.read(timeline.histories(readers, ids, train_clicks), f"{split}-histories")
+    histories = engine.read(timeline.histories(users, ids, train_clicks), f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])
     pq.write_table(facts.combine_chunks(), folder / "impressions.parquet")

@@ -1,8 +1,8 @@
-"""Impressions to one click timeline a reader, with negatives; as Ibis expressions.
+"""Impressions to one click timeline a user, with negatives; as Ibis expressions.
 
-Every impression has a number, its `row` in the log. A reader's timeline is the history of the first impression,
+Every impression has a number, its `row` in the log. A user's timeline is the history of the first impression,
 then all clicks in time order. A click's negatives are what its own impression showed in vain; clicks from the
-history have no impression (row -1), the reader's first is the nearest to them:
+history have no impression (row -1), the user's first is the nearest to them:
 
     impressions of U7                              timeline of U7
     row  time   history  clicked  skipped          news   8  5  3  6
@@ -18,12 +18,12 @@ from ibis import _
 
 
 def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(user_id, place, row, first, news) of every click, reader by reader, in time order, histories first."""
+    """(user_id, place, row, first, news) of every click, user by user, in time order, histories first."""
     by_time = ibis.window(group_by="user_id", order_by=[_.time, _.row])
     numbered = impressions.select(
         "user_id", "time", "row", "history", "clicked", first=_.row.first().over(by_time)
     )
-    # Row -1 sorts a history before the impression it came with, which is the reader's first.
+    # Row -1 sorts a history before the impression it came with, which is the user's first.
     first = numbered.filter(_.row == _.first).mutate(row=ibis.literal(-1, "int64"))
     before = _references(first, "history", "user_id", "time", "row", "first")
     after = _references(numbered, "clicked", "user_id", "time", "row", "first")
@@ -60,26 +60,26 @@ def candidates(impressions: ir.Table, ids: ir.Table) -> ir.Table:
     )
 
 
-def readers(impressions: ir.Table) -> ir.Table:
-    """Each impression's `reader`: the first row with the same user and history, so that each is kept once."""
+def users(impressions: ir.Table) -> ir.Table:
+    """Each impression's `user`: the first row with the same user and history, so that each is kept once."""
     key = impressions.history.join(" ").hash()
-    return impressions.mutate(key=key).mutate(reader=_.row.min().over(group_by=["user_id", "key"])).drop("key")
+    return impressions.mutate(key=key).mutate(user=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
-def histories(readers: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
-    """(row, news) of the clicks before the split, once for each reader, oldest first.
+def histories(users: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
+    """(row, news) of the clicks before the split, once for each user, oldest first.
 
-    Logs that keep no history leave it empty: then the reader's own train timeline, if any, stands for it.
+    Logs that keep no history leave it empty: then the user's own train timeline, if any, stands for it.
     """
-    distinct = readers.filter(_.row == _.reader)
+    distinct = users.filter(_.row == _.user)
     told = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
     if train_clicks is None:
         return told.order_by("row", "position").select("row", "news")
     untold = (
         distinct.filter(_.history.length() == 0)
-        .select("user_id", reader="row")
+        .select("user_id", user="row")
         .join(train_clicks, "user_id")
-        .select(row="reader", position=_.place.cast("int64"), news="news")
+        .select(row="user", position=_.place.cast("int64"), news="news")
     )
     return ibis.union(told, untold).order_by("row", "position").select("row", "news")
 

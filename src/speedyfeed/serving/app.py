@@ -80,13 +80,13 @@ def build_app(
         lambda: len(service.feed.shelf) if service.is_open else 0
     )
     writers = _Threads("write", 4, MAX_WAITING_WRITES)
-    readers = _Threads("recommendation", 8, MAX_WAITING_READS)
+    users = _Threads("recommendation", 8, MAX_WAITING_READS)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         writers.close()
-        readers.close()
+        users.close()
 
     app = FastAPI(
         title="SpeedyFeed",
@@ -121,7 +121,7 @@ def build_app(
 
     @app.post("/v1/recommend", response_model=RecommendAnswer, responses=_PROBLEMS, tags=["read"])
     async def recommend(body: RecommendBody, feed: OpenFeed) -> Response:
-        """The best news for a reader."""
+        """The best news for a user."""
         query = body.to_query()
         texts = [click for click in query.history if not isinstance(click, str)]
         embeddings: Embeddings | None = None
@@ -133,7 +133,7 @@ def build_app(
 
         # As text: the framework would check an answer that is right by construction, on the event loop.
         # While news are written a search may have to wait for them, and the event loop must not.
-        text = answer() if writers.is_idle and feed.is_quick(query) else await readers.run(answer)
+        text = answer() if writers.is_idle and feed.is_quick(query) else await users.run(answer)
         return Response(text, media_type="application/json")
 
     @app.get("/v1/news/{news_id}", responses=_PROBLEMS | _NOT_FOUND, tags=["read"])

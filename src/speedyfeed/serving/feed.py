@@ -62,7 +62,7 @@ class Reason:
     click: int
     """Its place in the history."""
     attention: float | None
-    """Its share of the reader; None where the user encoder has no such thing."""
+    """Its share of the user; None where the user encoder has no such thing."""
     similarity: float
     """Cosine of the angle between the two news."""
 
@@ -80,14 +80,14 @@ class Ranked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a reader gets."""
+    """What a user gets."""
 
     model: str
     """Fingerprint of the one model that made all of it."""
     ranked: Sequence[Ranked]
     unknown: Sequence[str]
     """Ids of the query that name no news here."""
-    reader: tuple[float, float]
+    user: tuple[float, float]
     """On the map."""
     clicks: Sequence[tuple[float, float] | None]
     """Places of the history on the map; None where unknown."""
@@ -130,7 +130,7 @@ class Feed:
         return self._batcher.submit(self._encode, texts)
 
     def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
-        """The best news for a reader, without those in the history.
+        """The best news for a user, without those in the history.
 
         `texts` are the embeddings of the texts in the history, where the caller has encoded them already.
         """
@@ -162,7 +162,7 @@ class Feed:
             model=self.fingerprint,
             ranked=self._rank(found, self._explain(found, clicks) if query.explain else None),
             unknown=list(dict.fromkeys(unknown)),
-            reader=self.places(user_D[None])[0],
+            user=self.places(user_D[None])[0],
             clicks=places,
         )
 
@@ -255,7 +255,7 @@ def open_feed(
     model = Recommender.from_pretrained(run)
     if model.news.is_personal:
         raise InputError(
-            f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every reader: "
+            f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every user: "
             "there is none to index and serve; use speedyfeed recommend, or serve another run"
         )
     if model.catalogue is None:

@@ -34,7 +34,7 @@ create table if not exists entries (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class News:
-    """One news as readers see it."""
+    """One news as users see it."""
 
     news_id: str
     title: str

@@ -1,7 +1,7 @@
-"""A map of all news: embeddings to two coordinates, the same for news, clicks and readers.
+"""A map of all news: embeddings to two coordinates, the same for news, clicks and users.
 
 The axes are the two directions in which topics differ most: the principal components of the categories' means
-where there are categories enough, of all news otherwise. It is linear, so a reader, who is a sum of clicks, lies
+where there are categories enough, of all news otherwise. It is linear, so a user, who is a sum of clicks, lies
 among them.
 """
 

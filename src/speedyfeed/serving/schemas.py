@@ -62,10 +62,10 @@ class TextBody(_Body):
 
 
 class RecommendBody(_Body):
-    """A reader, and what to look for."""
+    """A user, and what to look for."""
 
     history: list[AnyId | TextBody] = Field(
-        [], max_length=MAX_HISTORY, description="Clicks, oldest first: ids, or texts. Empty is a new reader."
+        [], max_length=MAX_HISTORY, description="Clicks, oldest first: ids, or texts. Empty is a new user."
     )
     k: Annotated[int, BeforeValidator(_whole)] = Field(
         10, ge=1, le=MAX_K, description="How many news to answer with, at most."
@@ -136,7 +136,7 @@ class ReasonAnswer(BaseModel):
     """A click that speaks for a news."""
 
     click: int = Field(description="Its place in the history, from 0.")
-    attention: float | None = Field(description="Its share of the reader; null where the model has no such thing.")
+    attention: float | None = Field(description="Its share of the user; null where the model has no such thing.")
     similarity: float = Field(description="Cosine between the two news.")
 
 
@@ -161,7 +161,7 @@ class RecommendAnswer(BaseModel):
     model: str = Field(description="Fingerprint of the model that answered.")
     news: list[RankedNews] = Field(description="Best first.")
     unknown: list[str] = Field(description="Ids of the request that name no news here.")
-    reader: Place = Field(description="The reader's place on the map.")
+    user: Place = Field(description="The user's place on the map.")
     clicks: list[Place | None] = Field(description="Places of the history; null where unknown.")
 
     @classmethod
@@ -170,7 +170,7 @@ class RecommendAnswer(BaseModel):
             model=answer.model,
             news=[RankedNews.from_ranked(one) for one in answer.ranked],
             unknown=list(answer.unknown),
-            reader=list(answer.reader),
+            user=list(answer.user),
             clicks=[None if place is None else list(place) for place in answer.clicks],
         )
 

@@ -1,7 +1,7 @@
-"""The readers of a synthetic newsroom: how often they come, what they like, what they click and skip.
+"""The users of a synthetic newsroom: how often they come, what they like, what they click and skip.
 
-Some readers go in as a number and come out as `Visits`: flat arrays, in the order of reader, time and click,
-all drawn at once. No reader clicks a news twice, none is shown a news they have clicked before, and the news
+Some users go in as a number and come out as `Visits`: flat arrays, in the order of user, time and click,
+all drawn at once. No user clicks a news twice, none is shown a news they have clicked before, and the news
 of one visit are distinct. About 20 microseconds a click, what is shown beside it included.
 """
 
@@ -14,18 +14,18 @@ from speedyfeed.synthetic.world import SHOWN, World
 
 DAY_SECONDS = 24 * 3600
 
-# Half of the readers click once; the clicks of the others are Weibull, rounded up. Shape and scale solve
-# the paper's mean of 15.27 clicks with 3.26% of readers above 100 and 1.44% above 150.
+# Half of the users click once; the clicks of the others are Weibull, rounded up. Shape and scale solve
+# the paper's mean of 15.27 clicks with 3.26% of users above 100 and 1.44% above 150.
 SHARE_ONCE = 0.5
 CLICKS_SHAPE, CLICKS_SCALE = 0.6457, 21.106
 MOST_CLICKS_PER_DAY = 12
 
-# A click opens a new visit with this chance (a reader's first always does), which gives the paper's
+# A click opens a new visit with this chance (a user's first always does), which gives the paper's
 # 72.1 M clicks in 41.5 M impressions.
 NEW_VISIT = (41_481_252 / 4_720_192 - 1) / (15.27 - 1)
 
 TOPIC_TASTE, SUBTOPIC_TASTE = 2.0, 0.7
-"""Standard deviations of the two parts of a reader's taste."""
+"""Standard deviations of the two parts of a user's taste."""
 
 HOURLY = np.array([2, 1, 1, 1, 1, 2, 4, 6, 7, 7, 6, 6, 7, 6, 5, 5, 5, 6, 7, 8, 8, 7, 5, 3])
 """Visits by hour of the day, in any unit."""
@@ -36,14 +36,14 @@ REDRAWS = 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visits:
-    """What a block of readers was shown. `*_visit` arrays point into the visits and ascend."""
+    """What a block of users was shown. `*_visit` arrays point into the visits and ascend."""
 
     taste: Floats
-    """(readers, subtopics): log of how much likelier each reader clicks a subtopic."""
+    """(users, subtopics): log of how much likelier each user clicks a subtopic."""
     user: Ints
-    """(visits) position of the reader in the block, ascending."""
+    """(visits) position of the user in the block, ascending."""
     time: Ints
-    """(visits) seconds since the newsroom opened, ascending for each reader."""
+    """(visits) seconds since the newsroom opened, ascending for each user."""
     clicked: Ints
     """(clicks) news."""
     clicked_visit: Ints
@@ -59,7 +59,7 @@ class Visits:
 def draw_visits(
     world: World, *, num_users: int, topic: Ints, days: int, shown_from: int, rng: np.random.Generator
 ) -> Visits:
-    """All visits of a block of readers; those before second `shown_from` have clicks only.
+    """All visits of a block of users; those before second `shown_from` have clicks only.
 
     `topic` gives the topic of each subtopic.
     """
@@ -83,28 +83,28 @@ def draw_visits(
 
 
 def draw_tastes(num_users: int, topic: Ints, rng: np.random.Generator) -> Floats:
-    """(readers, subtopics): a part for the topic and a part for the subtopic."""
+    """(users, subtopics): a part for the topic and a part for the subtopic."""
     topical = rng.standard_normal((num_users, topic.max() + 1))[:, topic]
     return TOPIC_TASTE * topical + SUBTOPIC_TASTE * rng.standard_normal(topical.shape)
 
 
 def draw_num_clicks(num_users: int, days: int, rng: np.random.Generator) -> Ints:
-    """How many news each reader is drawn to in all."""
+    """How many news each user is drawn to in all."""
     clicks = np.ceil(CLICKS_SCALE * rng.weibull(CLICKS_SHAPE, num_users)).astype(np.int64)
     clicks[rng.random(num_users) < SHARE_ONCE] = 1
     return np.clip(clicks, 1, MOST_CLICKS_PER_DAY * days)
 
 
 def _draw_times(num_clicks: Ints, days: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """Reader and second of every visit, and the visit of every click."""
-    reader = np.repeat(np.arange(len(num_clicks)), num_clicks)
-    opens = rng.random(len(reader)) < NEW_VISIT
+    """User and second of every visit, and the visit of every click."""
+    user = np.repeat(np.arange(len(num_clicks)), num_clicks)
+    opens = rng.random(len(user)) < NEW_VISIT
     opens[num_clicks.cumsum() - num_clicks] = True
     hours = np.concatenate([[0], HOURLY.cumsum()]) / HOURLY.sum()
     visits = int(opens.sum())
     second = np.interp(rng.random(visits), hours, np.arange(25) * 3600).astype(np.int64)
     second += DAY_SECONDS * rng.integers(days, size=visits)
-    user, time = np.divmod(np.sort(reader[opens] * days * DAY_SECONDS + second), days * DAY_SECONDS)
+    user, time = np.divmod(np.sort(user[opens] * days * DAY_SECONDS + second), days * DAY_SECONDS)
     return user, time, opens.cumsum() - 1
 
 
@@ -112,22 +112,22 @@ def _draw_clicked(
     world: World, appetite: Floats, user: Ints, slot: Ints, visit: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Clicked news and their visits. A repeated click is drawn again, the earliest stays."""
-    reader = user[visit]
+    user = user[visit]
     news = np.empty_like(visit)
     again = of_interest = np.arange(len(visit))
     for _ in range(REDRAWS):
-        news[again] = world.draw_clicked(appetite[reader[again]], slot[visit[again]], rng)
-        again = of_interest[_repeats(reader[of_interest] * len(world.born) + news[of_interest])]
+        news[again] = world.draw_clicked(appetite[user[again]], slot[visit[again]], rng)
+        again = of_interest[_repeats(user[of_interest] * len(world.born) + news[of_interest])]
         repeats_click = np.zeros(len(appetite), dtype=bool)
-        repeats_click[reader[again]] = True
-        of_interest = np.flatnonzero(repeats_click[reader])  # all clicks of readers who still repeat one
+        repeats_click[user[again]] = True
+        of_interest = np.flatnonzero(repeats_click[user])  # all clicks of users who still repeat one
     return np.delete(news, again), np.delete(visit, again)
 
 
 def _drop_clicked(
     num_news: int, user: Ints, clicked: Ints, clicked_visit: Ints, shown: Ints, shown_visit: Ints
 ) -> tuple[Ints, Ints]:
-    """Skipped news and their visits: what was shown, once, unless the reader clicked it then or before."""
+    """Skipped news and their visits: what was shown, once, unless the user clicked it then or before."""
     pages = np.sort(shown_visit * num_news + shown)
     visit, news = np.divmod(np.delete(pages, _repeats(pages)), num_news)
     clicks = user[clicked_visit] * num_news + clicked

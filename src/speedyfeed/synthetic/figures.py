@@ -61,8 +61,8 @@ class Tally:
             dev_candidates=np.zeros(num_news, np.int64),
         )
 
-    def add_readers(self, visits: Visits, train: Pages, dev: Pages) -> None:
-        """Count a block of readers: everything they did, and their part of each split."""
+    def add_users(self, visits: Visits, train: Pages, dev: Pages) -> None:
+        """Count a block of users: everything they did, and their part of each split."""
         self.clicks += np.bincount(visits.clicked, minlength=len(self.clicks))
         by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.taste))
         self.num_users += len(by_user)
@@ -113,9 +113,9 @@ class Tally:
             for top, paper in PAPER_SHARES.items()
         ]
         found += [
-            ("clicks per reader", num_clicks / self.num_users, 15.27),
-            ("readers with more than 100 clicks (%)", 100 * self.num_above_100 / self.num_users, 3.26),
-            ("readers with more than 150 clicks (%)", 100 * self.num_above_150 / self.num_users, 1.44),
+            ("clicks per user", num_clicks / self.num_users, 15.27),
+            ("users with more than 100 clicks (%)", 100 * self.num_above_100 / self.num_users, 3.26),
+            ("users with more than 150 clicks (%)", 100 * self.num_above_150 / self.num_users, 1.44),
             ("clicks per impression", self.num_logged_clicks / impressions, 72_093_567 / 41_481_252),
             ("candidates per impression", self.num_candidates / impressions, None),
             ("words per title", per_news["title"], None),

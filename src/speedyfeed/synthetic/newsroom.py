@@ -1,8 +1,8 @@
 """A newsroom with planted interests and a known best score, written as train and dev logs.
 
-Readers have latent tastes over subtopics, news say in words what they are about, and clicks follow taste,
+Users have latent tastes over subtopics, news say in words what they are about, and clicks follow taste,
 popularity and freshness, so a model that reads can learn what ids cannot tell: dev comes after train, when
-most of the news are new. Blocks of readers and of news are drawn, written and forgotten, each from its own
+most of the news are new. Blocks of users and of news are drawn, written and forgotten, each from its own
 seed: memory stays bounded and time grows with the number of clicks.
 """
 
@@ -38,7 +38,7 @@ SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet"
 USERS_PER_BLOCK = 8192
 NEWS_PER_BLOCK = 4096
 SAMPLE_READERS = 2048
-"""Readers that popularity is fitted to."""
+"""Users that popularity is fitted to."""
 MIN_DAYS = 3
 DEV_SHARE = 1 / 8
 """Of the days, at least one."""
@@ -52,7 +52,7 @@ class Shape:
     news: int
     days: int
     history_share: float
-    """Share of the days whose clicks are only known as histories of train readers."""
+    """Share of the days whose clicks are only known as histories of train users."""
     sharpness: float
     """Exponent on the paper's click shares. A small newsroom cannot have their extremes; the little above 1
     of a large one makes up for news whose lives are cut off by the ends of the log."""
@@ -69,7 +69,7 @@ class SynthConfig:
     """Which newsroom to make."""
 
     users: int | None = None
-    """Number of readers; if not given, the shape's."""
+    """Number of users; if not given, the shape's."""
     news: int | None = None
     """Number of news; if not given, the shape's."""
     days: int | None = None
@@ -95,7 +95,7 @@ class Newsroom:
     best_auc: float
     """AUC on dev of the true preference: no ranking can expect more."""
     popularity_auc: float
-    """AUC on dev of popularity and freshness alone: what can be had without knowing the reader."""
+    """AUC on dev of popularity and freshness alone: what can be had without knowing the user."""
     figures: tuple[Figure, ...]
     """The log beside the paper's."""
 
@@ -148,12 +148,12 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         train, dev = (
             stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev")
         )
-        progress("readers", 0, shape.users)
+        progress("users", 0, shape.users)
         for block in _draw_blocks(world, shape, config.seed):
             train.write_pages(block.train, block.first_user, news_ids)
             dev.write_pages(block.dev, block.first_user, news_ids)
-            tally.add_readers(block.visits, block.train, block.dev)
-            progress("readers", block.first_user + len(block.visits.taste), shape.users)
+            tally.add_users(block.visits, block.train, block.dev)
+            progress("users", block.first_user + len(block.visits.taste), shape.users)
         if not tally.num_train_impressions or not tally.num_aucs:
             raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
         progress("news", 0, shape.news)
@@ -177,7 +177,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """Some readers and their part of each split."""
+    """Some users and their part of each split."""
 
     first_user: int
     visits: Visits
@@ -186,7 +186,7 @@ class _Block:
 
 
 def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
-    """All readers, some thousands at a time."""
+    """All users, some thousands at a time."""
     topic = load_lexicon().topic
     end = shape.days * DAY_SECONDS
     start = int(end * shape.history_share)

@@ -1,4 +1,4 @@
-"""What readers of a synthetic newsroom were shown in one split, as flat arrays of news numbers."""
+"""What users of a synthetic newsroom were shown in one split, as flat arrays of news numbers."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ from speedyfeed.synthetic.world import World
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
-    """Impressions of a block of readers, by reader and time."""
+    """Impressions of a block of users, by user and time."""
 
     user: Ints
-    """Position of the reader in the block."""
+    """Position of the user in the block."""
     time: Ints
     """Seconds since the newsroom opened."""
     slot: Ints
     history: Ragged
-    """By impression: what the reader clicked before the split, oldest first."""
+    """By impression: what the user clicked before the split, oldest first."""
     candidates: Ragged
     """By impression: the news shown, in the order shown."""
     is_clicked: NDArray[np.bool_]
@@ -63,7 +63,7 @@ def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: 
 
 
 def score_pages(world: World, pages: Pages, taste: Floats) -> tuple[Floats, Floats]:
-    """For each candidate the best possible score, and the same for a reader nobody knows."""
+    """For each candidate the best possible score, and the same for a user nobody knows."""
     news, row = pages.candidates.values, pages.row
     anyone = world.score(news, pages.slot[row])
     return anyone + taste[pages.user[row], world.subtopic[news]], anyone

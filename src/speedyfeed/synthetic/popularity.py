@@ -1,6 +1,6 @@
 """How clicks spread over the news of a synthetic newsroom: a long tail like the paper's, fading with age.
 
-Out of the number of news and a sample of readers comes one weight per news, such that the clicks these readers
+Out of the number of news and a sample of users comes one weight per news, such that the clicks these users
 are expected to make follow the paper's table "long-tail property". Seconds, at any size.
 """
 
@@ -51,9 +51,9 @@ def _share_left(x: float) -> float:
 
 
 def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floats:
-    """The shares news need if readers keep to one click where they are drawn to a news several times.
+    """The shares news need if users keep to one click where they are drawn to a news several times.
 
-    A reader is drawn to a news Poisson(clicks x appetite x share) times and clicks it if that is not zero.
+    A user is drawn to a news Poisson(clicks x appetite x share) times and clicks it if that is not zero.
     """
     drawn = num_clicks[:, None] * appetite / appetite.mean(axis=1, keepdims=True)
     needed = np.geomspace(share.min(), 10 * share.max(), 100)
@@ -64,7 +64,7 @@ def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floa
 def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, appetite: Floats) -> Floats:
     """Weights with which the expected clicks of each news are in proportion to `share`.
 
-    Expected clicks are weight x reach. The reach of a cell (slot, subtopic) is how open readers are to its
+    Expected clicks are weight x reach. The reach of a cell (slot, subtopic) is how open users are to its
     news among the competition, which depends on the weights: a fixed point, found by damped rounds.
     """
     mass = np.zeros((num_slots, appetite.shape[1]))
@@ -75,7 +75,7 @@ def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, ap
         for age in range(LIFE):
             living[age:] += FADE_CLICKED[age] * (mass * correction)[: num_slots - age]
         chance = (1 / (living @ appetite.T)) @ appetite
-        chance[:LIFE] = chance[LIFE:].mean(axis=0)  # as if there had been readers before they came
+        chance[:LIFE] = chance[LIFE:].mean(axis=0)  # as if there had been users before they came
         reach, lived = np.zeros_like(mass), np.zeros((num_slots, 1))
         for age in range(LIFE):
             reach[: num_slots - age] += FADE_CLICKED[age] * chance[age:]

@@ -7,7 +7,7 @@ and a draw among them is one search in running sums:
     subtopic  football  football  music  football  wine
     news      0         1         2      3         4
 
-A click is drawn from P(news | reader, time), proportional to weight x appetite x fade(age). What else a visit
+A click is drawn from P(news | user, time), proportional to weight x appetite x fade(age). What else a visit
 shows is drawn from Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so
 that a news is among it with chance 1 - exp(-SHOWN x Q), independently of the others. Given the candidates of
 a visit, the chance that a news is the clicked one is then in proportion to P / (1 - exp(-SHOWN x Q)): the best
@@ -38,7 +38,7 @@ EXPOSURE = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """All news of a newsroom and the tables to draw them from. Slots count from LIFE before the readers come."""
+    """All news of a newsroom and the tables to draw them from. Slots count from LIFE before the users come."""
 
     born: Ints
     """Birth slot of each news, ascending."""
@@ -52,7 +52,7 @@ class World:
     """All subtopics together, as one kind."""
 
     def draw_clicked(self, appetite: Floats, slot: Ints, rng: np.random.Generator) -> Ints:
-        """One news a row, clicked by a reader with the appetite (rows, subtopics) of that row."""
+        """One news a row, clicked by a user with the appetite (rows, subtopics) of that row."""
         sums = (appetite * self.clicked.mass[slot]).cumsum(axis=1)
         target = rng.random(len(slot)) * sums[:, -1]
         return self.clicked.draw(slot, (sums <= target[:, None]).sum(axis=1), rng)
@@ -62,7 +62,7 @@ class World:
         return self.shown.draw(slot, np.zeros_like(slot), rng)
 
     def score(self, news: Ints, slot: Ints) -> Floats:
-        """The best score for a reader nobody knows; a reader's taste adds to it."""
+        """The best score for a user nobody knows; a user's taste adds to it."""
         age, weight = slot - self.born[news], self.weight[news]
         draws = SHOWN * weight**EXPOSURE * FADE_SHOWN[age] / self.shown.mass[slot, 0]
         score: Floats = np.log(weight * FADE_CLICKED[age] / -np.expm1(-draws))
@@ -97,9 +97,9 @@ class CellDraw:
 def build_world(
     *, num_news: int, days: int, tastes: Floats, num_clicks: Ints, sharpness: float, rng: np.random.Generator
 ) -> World:
-    """News from LIFE slots before the readers come until the end of the last day.
+    """News from LIFE slots before the users come until the end of the last day.
 
-    `tastes` (readers, subtopics) and `num_clicks` are a sample of readers, to fit popularity to.
+    `tastes` (users, subtopics) and `num_clicks` are a sample of users, to fit popularity to.
     """
     num_slots, num_subtopics = num_slots_of(days), tastes.shape[1]
     # Popular news are dealt out like cards, so that no slot gets many more of them than another.

@@ -24,7 +24,7 @@ class LossConfig:
     """What is learned from a click."""
 
     no_pool_weight: float = 0.05
-    """Weight of a click that has no impression of its own and borrows negatives from its reader's first one,
+    """Weight of a click that has no impression of its own and borrows negatives from its user's first one,
     beside 1 for the others; 0 leaves it to the history. Where no click has an impression, all weigh 1."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""

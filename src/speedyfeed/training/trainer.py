@@ -149,7 +149,7 @@ class Trainer:
         """
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
-        sample_MH = news.read_all(self.news.select(torch.from_numpy(rows)).read_by(UNKNOWN))
+        sample_MH = news.read_all(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
         best, auc = news.starts[0], 0.0
         if self.validation is not None and not news.is_personal:
             shown = self.validation.select(self.news)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
-from speedyfeed.encoding.histories import history_encoder, reader_encoder
-from speedyfeed.encoding.ids import reader_numbers
+from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
+from speedyfeed.encoding.ids import user_indices
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.evaluation.user_dependent import score_and_retrieve_personally
@@ -33,8 +33,8 @@ class Validation:
     impressions: Impressions
     """News are told by their place in `news`, plus one; 0 has no text."""
     news: NDArray[np.int64]
-    readers: NDArray[np.int64]
-    """The model's numbers of them."""
+    user_ids: NDArray[np.int64]
+    """The model's id of each user of the sample; 0 is unknown."""
 
     @classmethod
     def of(cls, store: Store, config: TrainConfig, known: Known) -> "Validation | None":
@@ -50,27 +50,27 @@ class Validation:
         rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
         candidates = dev.candidates.take(rows)
         labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
-        readers, places = np.unique(dev.readers[rows], return_inverse=True)
-        histories = dev.histories.take(readers)
+        users, places = np.unique(dev.users[rows], return_inverse=True)
+        histories = dev.histories.take(users)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
         return cls(
             impressions=Impressions(
                 candidates=Ragged(values=np.searchsorted(news, candidates.values), offsets=candidates.offsets),
                 labels=labels.values,
-                readers=places,
+                users=places,
                 histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
             ),
             news=news[1:],
-            readers=reader_numbers(store, "dev", known)[readers],
+            user_ids=user_indices(store, "dev", known)[users],
         )
 
     def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: Ranks = ALONE) -> float:
         """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
         if model.news.is_personal:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
-            pools = np.zeros(len(self.impressions.readers), np.int64)
+            pools = np.zeros(len(self.impressions.users), np.int64)
             scores, _ = score_and_retrieve_personally(
-                self.impressions, reader_encoder(model, padded, self.readers), pools
+                self.impressions, user_dependent_encoder(model, padded, self.user_ids), pools
             )
             return self._mean_auc(scores)
         with precision.autocast():
@@ -85,7 +85,7 @@ class Validation:
         """The same where the news that `select` gives are encoded already."""
         news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
         return self._mean_auc(
-            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.readers))
+            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.user_ids))
         )
 
     def _mean_auc(self, scores: Ragged) -> float:

@@ -62,13 +62,15 @@ class Workflow:
     def __call__(self, whole: Batch) -> BatchLoss:
         """The loss of a batch; with several ranks, this one's part of it: they add up."""
         batch = own_users(whole, self._ranks)
-        readers_B = self._readers(batch)
+        user_ids_B = self._user_ids(batch)
         # Of one click an instance, the click is a candidate like its negatives; else it is in the history already.
         shown_BLC = batch.negatives_BLN
         if not self._config.autoregressive:
             shown_BLC = np.concatenate([batch.targets_BL[..., None], batch.negatives_BLN], -1)
-        merged = self._encode(batch, shown_BLC, readers_B)
-        users_BPD = self._model.user(dispatch(merged.news_MD, merged.history_BL), merged.history_BL > 0, readers_B)
+        merged = self._encode(batch, shown_BLC, user_ids_B)
+        users_BPD = self._model.user(
+            dispatch(merged.news_MD, merged.history_BL), merged.history_BL > 0, user_ids_B
+        )
         if self._config.autoregressive:
             users_BLD, targets_BL, negatives_BLN = users_BPD[:, :-1], merged.history_BL, merged.negatives_BLN
         else:
@@ -86,7 +88,7 @@ class Workflow:
         )
         return BatchLoss(loss=loss, merged=merged)
 
-    def _encode(self, batch: Batch, shown_BLC: np.ndarray, readers_B: Tensor | None) -> MergedNews:
+    def _encode(self, batch: Batch, shown_BLC: np.ndarray, user_ids_B: Tensor | None) -> MergedNews:
         if self._config.central:
             return encode_merged(
                 self._encoder,
@@ -104,7 +106,7 @@ class Workflow:
             history_BL=batch.history_BL,
             negatives_BLN=shown_BLC,
             read_R=batch.read_R,
-            readers_B=readers_B,
+            user_ids_B=user_ids_B,
         )
 
     def _own_reads(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
@@ -114,21 +116,21 @@ class Workflow:
         needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
         return np.intersect1d(batch.read_R, needed)
 
-    def _readers(self, batch: Batch) -> Tensor | None:
-        """Who the users are, some of them taken for strangers."""
-        if not self._model.config.knows_readers:
+    def _user_ids(self, batch: Batch) -> Tensor | None:
+        """Who the users are, some of them taken for unknown users."""
+        if not self._model.config.uses_user_ids:
             return None
-        readers_B = 1 + torch.from_numpy(batch.users_B)
+        user_ids_B = 1 + torch.from_numpy(batch.users_B)
         if self._model.training:
-            readers_B[torch.rand(len(readers_B)) < self._model.config.user.stranger] = 0
-        return readers_B
+            user_ids_B[torch.rand(len(user_ids_B)) < self._model.config.user.id_dropout] = 0
+        return user_ids_B
 
 
 def check_workflow(model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: Ranks = ALONE) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
     if model.news.is_personal and (config.central or config.gamma):
         raise InputError(
-            f"encoder {model.config.news.encoder!r} makes another embedding of a news for every reader: none can "
+            f"encoder {model.config.news.encoder!r} makes another embedding of a news for every user: none can "
             "be shared or cached; add --workflow conventional"
         )
     if loss.in_batch and not (config.central and config.autoregressive):
