@@ -44,7 +44,7 @@ def watch_drift(trainer: Trainer, batch: Batch) -> None:
     with torch.no_grad(), trainer.precision.autocast():
         now = trainer.workflow(_encoding(batch, ids)).merged
         assert torch.equal(now.encoded_E, ids_R)
-        then_RD, now_RD = (trainer.model.news.finish(rows, None).float() for rows in (cached_RH, now.encoded_EH))
+        then_RD, now_RD = (trainer.model.news.project(rows, None).float() for rows in (cached_RH, now.encoded_EH))
     cosines = torch.nn.functional.cosine_similarity(then_RD, now_RD)
     steps = batch.step - trainer.cache.stamps_V[ids_R].float()
     look = {"step": batch.step, "cosine": float(cosines.mean()), "steps": float(steps.mean())}

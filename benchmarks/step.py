@@ -118,7 +118,7 @@ class Stopwatch:
         self._part = UPDATE
         self._since = self._last_gradient = now()
         encoder, cache = trainer.model.news, trainer.cache
-        encoder.read = self._reading(encoder.read)  # type: ignore[assignment,method-assign]
+        encoder.encode_text = self._reading(encoder.encode_text)  # type: ignore[assignment,method-assign]
         for parameter in encoder.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._note_gradient)

@@ -28,15 +28,15 @@ class WordSum(nn.Module):
         self.num_encoded = 0
 
     def forward(self, news: PackedNews) -> Tensor:
-        return self.finish(self.read(news))
+        return self.project(self.encode_text(news))
 
-    def read(self, news: PackedNews) -> Tensor:
+    def encode_text(self, news: PackedNews) -> Tensor:
         self.num_encoded += len(news)
         starts = news.segment_starts[news.news_starts]
         embeddings: Tensor = self.words(news.tokens_T.long(), starts).tanh()
         return embeddings
 
-    def finish(self, news_MH: Tensor, categories_M: Tensor | None = None) -> Tensor:
+    def project(self, news_MH: Tensor, categories_M: Tensor | None = None) -> Tensor:
         assert categories_M is None
         embeddings: Tensor = self.project(news_MH)
         return embeddings
@@ -113,7 +113,7 @@ def encode_in_place(encoder: WordSum, ids: Tensor, read: set[int]) -> Tensor:
         if number == 0:
             rows.append(torch.zeros(DIM))
         elif number in read:
-            rows.append(encoder.finish(cache.rows_VH[number]))
+            rows.append(encoder.project(cache.rows_VH[number]))
         else:
             rows.append(encoder(news.select(torch.tensor([number])))[0])
     return torch.stack(rows).view(*ids.shape, DIM)
@@ -159,7 +159,7 @@ def test_each_news_is_encoded_once_and_cached_ones_not_at_all() -> None:
     assert merged.encoded_E.tolist() == [2, 3, 7]
     assert merged.ids_M.tolist() == [0, 2, 3, 7, 9]
     assert not merged.news_MD[0].any()
-    torch.testing.assert_close(merged.news_MD[4], encoder.finish(some_cache().rows_VH[9]))
+    torch.testing.assert_close(merged.news_MD[4], encoder.project(some_cache().rows_VH[9]))
 
 
 def test_cached_rows_carry_no_gradient_to_the_text_but_teach_the_last_layer() -> None:
@@ -180,14 +180,14 @@ def test_what_was_encoded_can_be_written_and_read_back() -> None:
     assert not merged.encoded_EH.requires_grad
     cache.write(merged.encoded_E, merged.encoded_EH, step=5)
     assert cache.stamps_V.tolist() == [-1, 5, 0, 0, 5, 0, 0, 0, 0, 0]
-    torch.testing.assert_close(encoder.finish(cache.read(torch.tensor([1, 4]))), merged.news_MD[[1, 4]])
+    torch.testing.assert_close(encoder.project(cache.read(torch.tensor([1, 4]))), merged.news_MD[[1, 4]])
 
 
 def test_a_batch_whose_news_are_all_cached_still_trains_the_rest() -> None:
     encoder = WordSum()
     merged = encode(encoder, [[1, 2]], [[[3], [4]]], read={1, 2, 3, 4})
     assert len(merged.encoded_E) == 0
-    torch.testing.assert_close(merged.news_MD[1:], encoder.finish(some_cache().rows_VH[1:5]))
+    torch.testing.assert_close(merged.news_MD[1:], encoder.project(some_cache().rows_VH[1:5]))
     start = nn.Parameter(torch.zeros(DIM))
     loss = next_click_loss(
         start.expand(1, 2, DIM),
@@ -206,7 +206,7 @@ def test_a_language_model_is_a_news_encoder(read: set[int]) -> None:
     merged = encode(encoder, [[1, 2]], [[[3], [4]]], read)
     alone = encoder(some_news().select(torch.arange(5)))
     for row in range(1, 5):
-        expected = encoder.finish(some_cache().rows_VH[[row]], None)[0] if row in read else alone[row]
+        expected = encoder.project(some_cache().rows_VH[[row]], None)[0] if row in read else alone[row]
         torch.testing.assert_close(merged.news_MD[row], expected, rtol=1e-5, atol=1e-5)
 
 

@@ -58,10 +58,10 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
 class Users(WordSum):
     """Remembers who read what."""
 
-    def read(self, news: PackedNews) -> torch.Tensor:
+    def encode_text(self, news: PackedNews) -> torch.Tensor:
         assert news.user_ids_M is not None
         self.users = news.user_ids_M.tolist()
-        return super().read(news)
+        return super().encode_text(news)
 
 
 def test_every_place_is_read_by_the_reader_of_its_row() -> None:

@@ -216,7 +216,7 @@ def test_a_trial_step_leaves_no_gradient() -> None:
 
 def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
-    pooled = encoder.read_all(news)
+    pooled = encoder.encode_texts(news)
     encoder.begin(Start(), pooled)
     after = encoder.encode_all(news)
     torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
@@ -226,7 +226,7 @@ def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart
 
 def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
     encoder, news = make_encoder(dim=3, normalize=False), make_news()
-    pooled = encoder.read_all(news)
+    pooled = encoder.encode_texts(news)
     plain, scaled = [], []
     for power, out in ((0.0, plain), (0.5, scaled)):
         encoder.begin(Start(power=power), pooled)
@@ -236,18 +236,18 @@ def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
 
 def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
-    pooled = encoder.read_all(news)
+    pooled = encoder.encode_texts(news)
     encoder.begin(Start(centre=False), pooled)
     after = encoder.encode_all(news)  # five news span at most five of eight directions: nothing is lost
     torch.testing.assert_close(after @ after.T, pooled @ pooled.T, rtol=1e-4, atol=1e-4)
-    assert not encoder.project.bias.any()
+    assert not encoder.projection.bias.any()
 
 
 def test_categories_begin_at_right_angles_and_unknown_ones_add_nothing() -> None:
     encoder, news = make_encoder(dim=8), make_news()
     for length in (0.0, 0.3, 1.0):
         assert Start(category=length) in encoder.starts
-        encoder.begin(Start(category=length), encoder.read_all(news))
+        encoder.begin(Start(category=length), encoder.encode_texts(news))
         weight = encoder.category.weight.detach()
         torch.testing.assert_close(weight @ weight.T, length**2 * torch.diag(torch.tensor([0.0, 1.0, 1.0])))
     bare_MD = encoder.encode_all(replace(news, categories_M=None))

@@ -39,10 +39,10 @@ def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_
     aucs = iter({"last": [1.2, 1.1, 1.1, 1.1], "blend": [1.1, 1.1, 1.2, 1.15], "start": [0.0] * 4}[best_look])
     monkeypatch.setattr(Trainer, "validate", lambda _: next(aucs))
     outcome = train(run, store)
-    kept = load_file(run.model / "model.safetensors")["news.project.weight"]
+    kept = load_file(run.model / "model.safetensors")["news.projection.weight"]
     (saved,) = checkpoints(run.checkpoints)
-    end = load_file(saved / "model" / "model.safetensors")["news.project.weight"]
-    start = load_file(run.start)["news.project.weight"]
+    end = load_file(saved / "model" / "model.safetensors")["news.projection.weight"]
+    start = load_file(run.start)["news.projection.weight"]
     assert not torch.equal(start, end)
     share = {"last": 1.0, "blend": 0.5, "start": 0.0}[best_look]
     torch.testing.assert_close(kept, start.lerp(end, share), rtol=0, atol=1e-7)

@@ -57,8 +57,8 @@ def take_steps(ranks, path, config, store, num_steps):
     trainer = Trainer(open_run(path), store, ranks)
     for group in trainer.optimizer.param_groups:
         group["eps"] = EPS
-    encoded, read = [], trainer.model.news.read
-    trainer.model.news.read = lambda news: encoded.append(news) or read(news)
+    encoded, read = [], trainer.model.news.encode_text
+    trainer.model.news.encode_text = lambda news: encoded.append(news) or read(news)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     losses, batches = [], []
     with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch) as loader:

@@ -100,7 +100,7 @@ def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
 @pytest.mark.parametrize("centred_auc", [0.6, 0.7])
 def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_path, monkeypatch, centred_auc):
     trainer = Trainer(start_run(tmp_path / "run", config, store), store)
-    bias = trainer.model.news.project.bias
+    bias = trainer.model.news.projection.bias
     monkeypatch.setattr(Validation, "measure_encoded", lambda *_: centred_auc if bias.any() else 0.65)
     assert trainer.begin() == max(centred_auc, 0.65)
     assert bool(bias.any()) == (centred_auc > 0.65)

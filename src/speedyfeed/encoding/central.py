@@ -1,6 +1,6 @@
 """Centralized encoding: the distinct news of a batch, each encoded once or read from the cache.
 
-    ids of a batch --gather--> merged_M --read, or cached--> news_MH --finish--> news_MD --dispatch--> clicks_BLD
+    ids of a batch --gather--> merged_M --read, or cached--> news_MH --project--> news_MD --dispatch--> clicks_BLD
 
 What is cached is what the encoder reads from a text, nearly all of the work. The last layer, from there to the
 embedding, is computed for every news of the batch and learns from all of them.
@@ -26,10 +26,10 @@ Ids = Tensor | NDArray[np.integer]
 class NewsEncoder(Protocol):
     """Packed news in, one embedding each out, in two steps; of no news, none."""
 
-    def read(self, news: PackedNews, /) -> Tensor:
+    def encode_text(self, news: PackedNews, /) -> Tensor:
         """news_MH"""
 
-    def finish(self, news_MH: Tensor, categories_M: Tensor | None, /) -> Tensor:
+    def project(self, news_MH: Tensor, categories_M: Tensor | None, /) -> Tensor:
         """news_MD"""
 
 
@@ -88,7 +88,7 @@ def encode_merged(
     encode, read = ids[:2]
     assert len(merged_M) == 1 + len(encode) + len(read), "the plan leaves out news of the batch, or has some twice"
 
-    encoded_EH = encoder.read(news.select(encode)).float()
+    encoded_EH = encoder.encode_text(news.select(encode)).float()
     device = encoded_EH.device
     news_MH = encoded_EH.new_zeros(len(merged_M), encoded_EH.size(1)).index_copy(0, place_E.to(device), encoded_EH)
     if len(read):
@@ -96,7 +96,7 @@ def encode_merged(
         news_MH = news_MH.index_copy(0, place_R.to(device), cache.read(read).to(device))
     return MergedNews(
         ids_M=merged_M,
-        news_MD=finish_rows(encoder, news_MH, news, merged_M),
+        news_MD=project_rows(encoder, news_MH, news, merged_M),
         history_BL=history.to(device),
         negatives_BLN=negatives.to(device),
         encoded_E=encode,
@@ -104,11 +104,11 @@ def encode_merged(
     )
 
 
-def finish_rows(encoder: NewsEncoder, news_MH: Tensor, news: PackedNews, ids_M: Tensor) -> Tensor:
+def project_rows(encoder: NewsEncoder, news_MH: Tensor, news: PackedNews, ids_M: Tensor) -> Tensor:
     """news_MD in float32; the first row is padding and stays zero."""
     categories_M = None if news.categories_M is None else news.categories_M[ids_M[1:]]
-    finished_MD = encoder.finish(news_MH[1:], categories_M).float()
-    return nn.functional.pad(finished_MD, (0, 0, 1, 0))
+    projected_MD = encoder.project(news_MH[1:], categories_M).float()
+    return nn.functional.pad(projected_MD, (0, 0, 1, 0))
 
 
 def _as_tensors(*groups: Ids) -> list[Tensor]:

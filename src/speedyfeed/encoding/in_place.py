@@ -14,7 +14,7 @@ from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, finish_rows
+from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, project_rows
 from speedyfeed.models.packed import PackedNews
 
 
@@ -40,7 +40,7 @@ def encode_places(
     if user_ids_B is not None:
         rows = [user_ids_B.repeat_interleave(group[0].numel()) for group in groups]
         chosen = replace(chosen, user_ids_M=torch.cat(rows)[encode])
-    encoded_EH = encoder.read(chosen).float()
+    encoded_EH = encoder.encode_text(chosen).float()
     device = encoded_EH.device
     news_MH = encoded_EH.new_zeros(1 + len(ids_P), encoded_EH.size(1))
     news_MH = news_MH.index_copy(0, 1 + encode.to(device), encoded_EH)
@@ -58,7 +58,7 @@ def encode_places(
     ids_M = torch.cat([torch.tensor([PAD_NEWS]), ids_P])
     return MergedNews(
         ids_M=ids_M,
-        news_MD=finish_rows(encoder, news_MH, news, ids_M),
+        news_MD=project_rows(encoder, news_MH, news, ids_M),
         history_BL=history,
         negatives_BLN=negatives,
         encoded_E=torch.from_numpy(fresh_E[is_news_E]),

@@ -31,7 +31,7 @@ class Start:
 
 
 class NewsModule(nn.Module):
-    """Packed news in, one embedding each out: `finish(read(news), categories)`."""
+    """Packed news in, one embedding each out: `project(read(news), categories)`."""
 
     dim: int
     """Width of a news embedding."""
@@ -55,13 +55,13 @@ class NewsModule(nn.Module):
 
     def forward(self, news: PackedNews) -> Tensor:
         """news_MD"""
-        return self.finish(self.read(news), news.categories_M)
+        return self.project(self.encode_text(news), news.categories_M)
 
-    def read(self, news: PackedNews) -> Tensor:
+    def encode_text(self, news: PackedNews) -> Tensor:
         """news_MH: what it makes of the texts; nearly all the work, and what a cache keeps."""
         raise NotImplementedError
 
-    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
+    def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
         """news_MD; cheap, and learned from by every news of a batch, cached ones too."""
         raise NotImplementedError
 
@@ -113,9 +113,9 @@ class NewsModule(nn.Module):
         """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
         return self._in_batches(self, news, tokens_per_batch, report)
 
-    def read_all(self, news: PackedNews, *, report: Report = silent) -> Tensor:
+    def encode_texts(self, news: PackedNews, *, report: Report = silent) -> Tensor:
         """What `read` makes of many news, in host memory; likewise."""
-        return self._in_batches(self.read, news, 8192, report)
+        return self._in_batches(self.encode_text, news, 8192, report)
 
     @torch.no_grad()
     def _in_batches(

@@ -63,7 +63,7 @@ class WordEncoder(Protocol):
     reads_categories: bool
     is_personal: bool
 
-    def read(self, text: Text, /) -> Tensor:
+    def encode_segments(self, text: Text, /) -> Tensor:
         """segments_KD"""
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews, /) -> Tensor:
@@ -88,7 +88,7 @@ class NRMSNews(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         self.pool = WordAttention(dim, config.query_width)
 
-    def read(self, text: Text) -> Tensor:
+    def encode_segments(self, text: Text) -> Tensor:
         """segments_KD"""
         query, key, value = self.project(text.words_KWE).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_KAWD = nn.functional.scaled_dot_product_attention(
@@ -123,7 +123,7 @@ class NAMLNews(nn.Module):
         self.over_views = AdditiveAttention(dim, config.query_width)
         self.over_views.query.reset_parameters()  # nothing here is pretrained: there is no mean worth keeping
 
-    def read(self, text: Text) -> Tensor:
+    def encode_segments(self, text: Text) -> Tensor:
         """segments_KD"""
         parts, places = [], []
         for field, view in enumerate(self.views):
@@ -163,7 +163,7 @@ class LSTURNews(nn.Module):
             for names in (known.categories, known.subcategories)
         )
 
-    def read(self, text: Text) -> Tensor:
+    def encode_segments(self, text: Text) -> Tensor:
         """segments_KD, narrower than a news"""
         segments_KD: Tensor = self.text(text.words_KWE, text.is_word_KW)
         return segments_KD
@@ -188,12 +188,12 @@ class NPANews(nn.Module):
         self.words = WordConvolution(dim, config)
         self.ask = UserQuery(user_embeddings, dim, config.query_width)
 
-    def read(self, text: Text) -> Tensor:
+    def encode_segments(self, text: Text) -> Tensor:
         """segments_KD"""
         words_KWD = self.words(text.words_KWE, text.is_word_KW)
-        return self.read_as(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.user_ids_K)
+        return self.attend(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.user_ids_K)
 
-    def read_as(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, user_ids_K: Tensor) -> Tensor:
+    def attend(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, user_ids_K: Tensor) -> Tensor:
         """segments_KD from words that were convolved and answered for: the part that depends on the users."""
         return weigh(words_KWD, self.ask.score(answers_KWQ, user_ids_K), is_word_KW)
 

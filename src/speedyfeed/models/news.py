@@ -99,7 +99,7 @@ class NewsEncoder(NewsModule):
         nn.init.zeros_(self.frequency.weight)
         self.over_tokens = AdditiveAttention(width)
         self.over_segments = AdditiveAttention(width).requires_grad_(config.segments)  # of one, nothing to weigh
-        self.project = _orthogonal(width, config.dim) if config.dim else nn.Identity()
+        self.projection = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
         has_categories = config.categories and num_categories > 0
         self.category = nn.Embedding(1 + num_categories, self.dim, padding_idx=UNKNOWN) if has_categories else None
@@ -112,16 +112,16 @@ class NewsEncoder(NewsModule):
         self.reads_categories = config.categories
         self._frozen = self._freeze(width)
 
-    def read(self, news: PackedNews) -> Tensor:
+    def encode_text(self, news: PackedNews) -> Tensor:
         """news_MH, of the encoder's width; zeros for a news without segments."""
         news = (news.joined() if self.joins else news).padded()
         segments_KH, owners_K = self._encode_segments(news)
         news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
         return news_MH
 
-    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
+    def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
         """news_MD"""
-        news_MD: Tensor = self.project(news_MH)
+        news_MD: Tensor = self.projection(news_MH)
         if self.config.normalize:
             news_MD = nn.functional.normalize(news_MD, dim=1)
         if self.category is not None and categories_M is not None:
@@ -163,14 +163,14 @@ class NewsEncoder(NewsModule):
         how much the main subjects count beside details.
         Categories begin at right angles to each other: a user of one is not taken for a user of another.
         """
-        if isinstance(self.project, nn.Linear):
-            news_MH = news_MH.to(self.project.weight)
+        if isinstance(self.projection, nn.Linear):
+            news_MH = news_MH.to(self.projection.weight)
             mean_H = news_MH.mean(0)
             if self.dim < mean_H.numel():
                 _, spread, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
                 scale_D = nn.functional.pad(spread, (0, self.dim))[: self.dim, None] / spread[0]
-                self.project.weight.copy_(scale_D**start.power * directions_HH[: self.dim])
-            self.project.bias.copy_(-self.project.weight @ mean_H if start.centre else torch.zeros(self.dim))
+                self.projection.weight.copy_(scale_D**start.power * directions_HH[: self.dim])
+            self.projection.bias.copy_(-self.projection.weight @ mean_H if start.centre else torch.zeros(self.dim))
         if self.category is not None:
             codes_CD = torch.empty(self.category.num_embeddings, self.dim)
             nn.init.orthogonal_(codes_CD, generator=torch.Generator().manual_seed(0))

@@ -65,15 +65,15 @@ class WordNewsEncoder(NewsModule):
         self.reads_categories = self.words.reads_categories
         self.is_personal = self.words.is_personal
 
-    def read(self, news: PackedNews) -> Tensor:
+    def encode_text(self, news: PackedNews) -> Tensor:
         """news_MD, not shifted yet."""
         news = (news.joined() if self.joins else news).padded()
         texts = list(self._texts(news))
-        segments_KD = torch.cat([self.words.read(text) for text in texts])
+        segments_KD = torch.cat([self.words.encode_segments(text) for text in texts])
         owners_K = torch.cat([text.owners_K for text in texts])
         return self.words.combine(segments_KD, owners_K, news)
 
-    def finish(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
+    def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
         """news_MD"""
         return news_MH + self.shift
 
@@ -99,7 +99,7 @@ class WordNewsEncoder(NewsModule):
         @torch.no_grad()
         def news_for(user: int) -> Tensor:
             segments_KD = [
-                body.read_as(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, user))
+                body.attend(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, user))
                 for words_KWD, answers_KWQ, is_word_KW, owners_K in texts
             ]
             owners_K = torch.cat([owners_K for *_, owners_K in texts])

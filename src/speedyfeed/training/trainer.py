@@ -149,12 +149,12 @@ class Trainer:
         """
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
-        sample_MH = news.read_all(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
+        sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
         best, auc = news.starts[0], 0.0
         if self.validation is not None and not news.is_personal:
             shown = self.validation.select(self.news)
             with self.precision.autocast():
-                shown_MH = news.read_all(shown, report=report)
+                shown_MH = news.encode_texts(shown, report=report)
             aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.starts}
             best = max(aucs, key=lambda start: aucs[start])
             auc = aucs[best]
@@ -174,7 +174,7 @@ class Trainer:
         self.model.train(False)
         self.model.news.begin(start, sample_MH)
         with self.precision.autocast():
-            news_MD = self.model.news.finish(shown_MH.to(self.device), shown.categories_M).float().cpu()
+            news_MD = self.model.news.project(shown_MH.to(self.device), shown.categories_M).float().cpu()
         return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:

@@ -59,16 +59,16 @@ class ShareEncoder:
     """Reads news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
 
     def __init__(self, encoder: NewsModule, ranks: Ranks) -> None:
-        self.finish = encoder.finish
+        self.project = encoder.project
         self._encoder = encoder
         self._ranks = ranks
 
-    def read(self, news: PackedNews) -> Tensor:
+    def encode_text(self, news: PackedNews) -> Tensor:
         """news_MH; all ranks must give the same news."""
         if not len(news):  # all are cached: there is nothing to tell
-            return self._encoder.read(news)
+            return self._encoder.encode_text(news)
         shares = deal(news.lengths_M.numpy(), self._ranks.world)
-        own_NH = self._encoder.read(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
+        own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
         rows_MH = self._ranks.gather_rows(own_NH, [len(share) for share in shares])
         return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 
