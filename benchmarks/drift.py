@@ -34,10 +34,10 @@ class Drift:
 
 def watch_drift(trainer: Trainer, batch: Batch) -> None:
     """Look at this batch, if its turn has come and it reads anything."""
-    if batch.step % STEPS_PER_LOOK or not len(batch.read_R):
+    if batch.step % STEPS_PER_LOOK or not len(batch.cached_R):
         return
     assert trainer.cache is not None
-    ids = batch.read_R[:: -(-len(batch.read_R) // NEWS_PER_LOOK)]
+    ids = batch.cached_R[:: -(-len(batch.cached_R) // NEWS_PER_LOOK)]
     ids_R = torch.from_numpy(ids.astype(np.int64))
     cached_RH = trainer.cache.read(ids_R).to(trainer.device)
     trainer.model.eval()
@@ -76,5 +76,5 @@ def _encoding(batch: Batch, ids: NDArray[np.int32]) -> Batch:
         negatives_BLN=np.zeros((1, len(ids), batch.negatives_BLN.shape[2]), ids.dtype),
         has_pool_BL=np.ones((1, len(ids)), np.bool),
         encode_E=ids,
-        read_R=ids[:0],
+        cached_R=ids[:0],
     )

@@ -149,7 +149,7 @@ def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
             clicks += batch.num_clicks
             tokens += batch.num_tokens
             encoded += len(batch.encode_E)
-            read += len(batch.read_R)
+            read += len(batch.cached_R)
     return Epoch(
         batches=batches,
         clicks=clicks,

@@ -53,7 +53,7 @@ def plan(
             tokens += batch.num_tokens
             padded += batch.num_padded_tokens
             encoded += len(batch.encode_E)
-            read += len(batch.read_R)
+            read += len(batch.cached_R)
             is_user[batch.users_B] = True
     middles = ((np.arange(num_samples) + 0.5) * len(samples) / num_samples).astype(int)
     return Plan(
@@ -118,4 +118,4 @@ def _tokens_BP(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64]) 
     targets = [] if config.autoregressive else [batch.targets_BL]
     places_BP = np.concatenate([batch.history_BL, *targets, batch.negatives_BLN.reshape(size, -1)], 1)
     tokens_BP = lengths_V[places_BP] if config.mode == "packed" else np.full(places_BP.shape, lengths_V.max())
-    return np.where(np.isin(places_BP, batch.read_R), 0, tokens_BP)
+    return np.where(np.isin(places_BP, batch.cached_R), 0, tokens_BP)

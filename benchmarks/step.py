@@ -90,7 +90,7 @@ def measure(config: StepConfig) -> StepFigures:
             watch.step(taken[-1])
     total = sum(watch.seconds.values())
     shares = {part: seconds / total for part, seconds in watch.seconds.items()}
-    num_read = sum(len(batch.read_R) for batch in taken)
+    num_cache_hits = sum(len(batch.cached_R) for batch in taken)
     num_encoded = sum(len(batch.encode_E) for batch in taken)
     return StepFigures(
         waiting_share=shares[WAIT],
@@ -99,7 +99,7 @@ def measure(config: StepConfig) -> StepFigures:
         seconds=total / config.steps,
         clicks=sum(batch.num_clicks for batch in taken) / config.steps,
         tokens=sum(batch.num_tokens for batch in taken) / config.steps,
-        cache_hit_rate=num_read / (num_read + num_encoded),
+        cache_hit_rate=num_cache_hits / (num_cache_hits + num_encoded),
     )
 
 

@@ -60,7 +60,7 @@ def contents(batch: Batch) -> list[Any]:
         batch.negatives_BLN,
         batch.has_pool_BL,
         batch.encode_E,
-        batch.read_R,
+        batch.cached_R,
     )
     return [
         (batch.step, batch.epoch, batch.num_tokens, batch.num_padded_tokens),
@@ -99,7 +99,7 @@ class SlowBatcher:
     def longest(self, instance: Waiting) -> int:
         return max(self.tokens[news] for row in instance.candidates for news in row)
 
-    def is_read(self, news: int) -> bool:
+    def is_cache_hit(self, news: int) -> bool:
         if news not in self.written or self.step - self.written[news] > self.config.gamma:
             return False
         place = news if self.config.cache_draw == "news" else 0
@@ -118,14 +118,14 @@ class SlowBatcher:
             longest_history = max(longest_history, len(instance.candidates))
             if longest_history * (place + 1) > self.config.max_clicks_per_batch:
                 return instance.arrival, bucket[:place]
-            encoded |= {news for row in instance.candidates for news in row if not self.is_read(news)}
+            encoded |= {news for row in instance.candidates for news in row if not self.is_cache_hit(news)}
             if self.num_tokens(encoded) >= self.config.token_budget:
                 return instance.arrival, bucket[: place + 1]
         return None
 
     def emit(self, bucket: list[Waiting], members: list[Waiting]) -> tuple[list[int], set[int], set[int]]:
         merged = {news for instance in members for row in instance.candidates for news in row}
-        read = {news for news in merged if self.is_read(news)}
+        read = {news for news in merged if self.is_cache_hit(news)}
         self.written |= dict.fromkeys(merged - read, self.step)
         self.step += 1
         del bucket[: len(members)]
@@ -153,7 +153,7 @@ class SlowBatcher:
 @given(log=logs(), tokens=lengths, config=configs)
 def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, config):
     fast = [
-        (batch.users_B.tolist(), set(batch.encode_E.tolist()), set(batch.read_R.tolist()))
+        (batch.users_B.tolist(), set(batch.encode_E.tolist()), set(batch.cached_R.tolist()))
         for batch in batches_of(log, tokens, config)
     ]
     assert fast == list(SlowBatcher(log, tokens, config))
@@ -198,7 +198,7 @@ def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config):
 def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, tokens, config):
     written: dict[int, int] = {}
     for step, batch in enumerate(batches_of(log, tokens, config)):
-        encode, read = batch.encode_E.tolist(), batch.read_R.tolist()
+        encode, read = batch.encode_E.tolist(), batch.cached_R.tolist()
         assert batch.step == step
         assert encode == sorted(set(encode))
         assert read == sorted(set(read))
@@ -234,7 +234,7 @@ def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens
 def test_gamma_zero_plans_the_same_batches_as_a_cache_that_never_answers(log, tokens, config):
     without = batches_of(log, tokens, replace(config, gamma=0))
     never = batches_of(log, tokens, replace(config, gamma=5, beta=0.0))
-    assert not any(len(batch.read_R) for batch in without)
+    assert not any(len(batch.cached_R) for batch in without)
     assert [contents(batch) for batch in without] == [contents(batch) for batch in never]
 
 

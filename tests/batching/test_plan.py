@@ -27,9 +27,9 @@ def follow(plan: CachePlan, steps: list[set[int]]) -> list[tuple[set[int], set[i
     planned = []
     for step, merged in enumerate(steps):
         news = np.array(sorted(merged), np.int32)
-        is_read = plan.is_read(news, stamps, step)
-        stamps[news[~is_read]] = step
-        planned.append((set(news[is_read].tolist()), set(news[~is_read].tolist())))
+        is_cache_hit = plan.is_cache_hit(news, stamps, step)
+        stamps[news[~is_cache_hit]] = step
+        planned.append((set(news[is_cache_hit].tolist()), set(news[~is_cache_hit].tolist())))
     return planned
 
 
@@ -90,7 +90,7 @@ def test_fresh_rows_are_read_at_the_lookup_rate(draw):
     plan = CachePlan(gamma=10_000, beta=2e-3, draw=draw, seed=0)
     news = np.arange(1, 51, dtype=np.int32)
     stamps = np.zeros(51, np.int32)
-    shares = np.array([plan.is_read(news, stamps, step).mean() for step in range(2_000)])
+    shares = np.array([plan.is_cache_hit(news, stamps, step).mean() for step in range(2_000)])
     expected = np.array([plan.lookup_rate(step) for step in range(2_000)])
     for part in np.split(np.arange(2_000), 4):
         assert shares[part].mean() == pytest.approx(expected[part].mean(), abs=0.05)

@@ -76,7 +76,7 @@ def encode(
         history_BL=np.array(history, np.int32),
         negatives_BLN=np.array(negatives, np.int32),
         encode_E=np.array(sorted(distinct - read), np.int32),
-        read_R=np.array(sorted(distinct & read), np.int32),
+        cached_R=np.array(sorted(distinct & read), np.int32),
     )
 
 
@@ -221,7 +221,7 @@ def test_without_a_cache_everything_is_encoded() -> None:
         history_BL=history,
         negatives_BLN=negatives,
         encode_E=merged_M[1:],
-        read_R=merged_M[:0],
+        cached_R=merged_M[:0],
     )
     torch.testing.assert_close(merged.news_MD[1:], encoder(some_news().select(torch.tensor([1, 2, 3]))))
 
@@ -234,11 +234,11 @@ def test_embeddings_are_float32_whatever_the_encoder_gives(read: set[int]) -> No
 
 
 @pytest.mark.parametrize(
-    ("encode_E", "read_R"),
+    ("encode_E", "cached_R"),
     [([1], [2]), ([1, 2, 3], [3]), ([1, 2, 2], [3]), ([0, 1, 2], [3]), ([1, 2], [])],
     ids=["left out", "in both", "twice", "padding", "nothing read"],
 )
-def test_a_plan_that_does_not_fit_the_batch_is_refused(encode_E: list[int], read_R: list[int]) -> None:
+def test_a_plan_that_does_not_fit_the_batch_is_refused(encode_E: list[int], cached_R: list[int]) -> None:
     with pytest.raises(AssertionError, match="the plan"):
         encode_merged(
             WordSum(),
@@ -247,7 +247,7 @@ def test_a_plan_that_does_not_fit_the_batch_is_refused(encode_E: list[int], read
             history_BL=torch.tensor([[1, 2]]),
             negatives_BLN=torch.tensor([[[3], [3]]]),
             encode_E=torch.tensor(encode_E),
-            read_R=torch.tensor(read_R, dtype=torch.long),
+            cached_R=torch.tensor(cached_R, dtype=torch.long),
         )
 
 
@@ -259,7 +259,7 @@ def test_a_plan_may_hold_news_of_other_batches() -> None:
         history_BL=torch.tensor([[5]]),
         negatives_BLN=torch.tensor([[[8]]]),
         encode_E=torch.tensor([2, 5]),
-        read_R=torch.tensor([8, 9]),
+        cached_R=torch.tensor([8, 9]),
     )
     assert merged.ids_M.tolist() == [0, 2, 5, 8, 9]
     assert merged.history_BL.tolist() == [[2]]

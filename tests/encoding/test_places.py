@@ -31,15 +31,15 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
     history_BL = np.array(history, np.int32)
     negatives_BLN = np.array(negative[: history_BL.size], np.int32).reshape(*history_BL.shape, 1)
     distinct = set(np.concatenate([history_BL.ravel(), negatives_BLN.ravel()]).tolist()) - {0}
-    batch = {"history_BL": history_BL, "negatives_BLN": negatives_BLN, "read_R": np.array(sorted(distinct & read))}
+    batch = {"history_BL": history_BL, "negatives_BLN": negatives_BLN, "cached_R": np.array(sorted(distinct & read))}
     central = encode_merged(
         encoder, some_news(), some_cache(), encode_E=np.array(sorted(distinct - read), np.int32), **batch
     )
     num_central = encoder.num_encoded
     places = encode_places(encoder, some_news(), some_cache(), **batch)
     everywhere = history_BL.size + negatives_BLN.size
-    num_read = np.isin(history_BL, list(read)).sum() + np.isin(negatives_BLN, list(read)).sum()
-    assert encoder.num_encoded - num_central == everywhere - num_read  # padding too
+    num_cache_hits = np.isin(history_BL, list(read)).sum() + np.isin(negatives_BLN, list(read)).sum()
+    assert encoder.num_encoded - num_central == everywhere - num_cache_hits  # padding too
     assert num_central == len(distinct - read)
 
     for at in ("history_BL", "negatives_BLN"):
@@ -72,7 +72,7 @@ def test_every_place_is_read_by_the_reader_of_its_row() -> None:
         some_cache(),
         history_BL=np.array([[1, 2], [3, 0]]),
         negatives_BLN=np.array([[[4, 5, 6]], [[7, 8, 9]]]),
-        read_R=np.array([2, 7]),
+        cached_R=np.array([2, 7]),
         user_ids_B=torch.tensor([10, 20]),
     )
     assert encoder.users == [10, 20, 20, 10, 10, 10, 20, 20]
@@ -86,5 +86,5 @@ def test_nothing_is_read_without_a_cache() -> None:
             None,
             history_BL=np.array([[1]]),
             negatives_BLN=np.array([[[2]]]),
-            read_R=np.array([2]),
+            cached_R=np.array([2]),
         )

@@ -47,7 +47,7 @@ def batch_of(histories, has_pool):
         negatives_BLN=history[..., None],
         has_pool_BL=pools,
         encode_E=np.unique(history)[1:],
-        read_R=np.zeros(0, np.int32),
+        cached_R=np.zeros(0, np.int32),
         num_tokens=9,
         num_padded_tokens=9,
         after=Position(),

@@ -136,7 +136,7 @@ class Batch:
     """Whether a click's negatives were skipped in its own impression; if not, they are any news of the period."""
     encode_E: Ids
     """News to be encoded and then written to the cache, sorted."""
-    read_R: Ids
+    cached_R: Ids
     """News to be read from the cache, sorted; with `encode_E`, all distinct news of the batch."""
     num_tokens: int
     """Tokens of the news to be encoded."""
@@ -244,7 +244,7 @@ class Batcher:
             # Of equal indices the last one assigned stays: written backwards, the first occurrence.
             self._seen_V[news[::-1]] = places[::-1]
             is_encoded &= self._seen_V[news] == places
-        is_encoded[is_encoded] = ~self._plan.is_read(news[is_encoded], self._stamps_V, self._position.step)
+        is_encoded[is_encoded] = ~self._plan.is_cache_hit(news[is_encoded], self._stamps_V, self._position.step)
         lengths = np.where(is_encoded, self._lengths_V[news], 0)
         if self._config.mode == "packed":
             tokens = np.cumsum(lengths)
@@ -273,13 +273,13 @@ class Batcher:
         step, epoch = self._position.step, self._position.epoch
         merged_M = np.unique(instances.candidates.values)
         merged_M = merged_M[merged_M != PAD_NEWS]
-        is_read_M = self._plan.is_read(merged_M, self._stamps_V, step)
-        encode_E, read_R = merged_M[~is_read_M], merged_M[is_read_M]
+        is_cache_hit_M = self._plan.is_cache_hit(merged_M, self._stamps_V, step)
+        encode_E, cached_R = merged_M[~is_cache_hit_M], merged_M[is_cache_hit_M]
         encoded = encode_E
         if not self._config.central:
             targets = [] if self._config.autoregressive else [targets_BL.ravel()]
             places = np.concatenate([history_BL.ravel(), *targets, negatives_BLN.ravel()])
-            encoded = places[~np.isin(places, read_R)]
+            encoded = places[~np.isin(places, cached_R)]
         num_tokens = num_padded = int(self._lengths_V[encoded].sum())
         if self._config.mode == "padded":
             longest = self._lengths_V if self._config.size else self._lengths_V[encoded]
@@ -298,7 +298,7 @@ class Batcher:
             negatives_BLN=negatives_BLN,
             has_pool_BL=has_pool_BL,
             encode_E=encode_E,
-            read_R=read_R,
+            cached_R=cached_R,
             num_tokens=num_tokens,
             num_padded_tokens=num_padded,
             after=self._position,

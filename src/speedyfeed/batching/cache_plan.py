@@ -40,7 +40,7 @@ class CachePlan:
         """p_t = 1 - exp(-beta t): at first the model changes too fast for its old embeddings to be used."""
         return -float(np.expm1(-self.beta * step))
 
-    def is_read(self, news: NDArray[np.int32], stamps_V: Stamps, step: int) -> NDArray[np.bool]:
+    def is_cache_hit(self, news: NDArray[np.int32], stamps_V: Stamps, step: int) -> NDArray[np.bool]:
         """Which of the news are read from the cache at `step`; the others are encoded."""
         is_fresh = stamps_V[news] >= max(step - self.gamma, 0)
         place = news if self.draw == "news" else np.zeros(1, np.int32)

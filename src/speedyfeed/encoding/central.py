@@ -76,14 +76,14 @@ def encode_merged(
     history_BL: Ids,
     negatives_BLN: Ids,
     encode_E: Ids,
-    read_R: Ids,
+    cached_R: Ids,
 ) -> MergedNews:
-    """Encode `encode_E` with gradient and read `read_R` without; together they must cover the batch.
+    """Encode `encode_E` with gradient and read `cached_R` without; together they must cover the batch.
 
-    Row n of `news` is news n. `encode_E` and `read_R` may hold news of other batches as well. Without a plan,
+    Row n of `news` is news n. `encode_E` and `cached_R` may hold news of other batches as well. Without a plan,
     `encode_E` is what `gather` finds, less the padding.
     """
-    ids = _as_tensors(encode_E, read_R, history_BL, negatives_BLN)
+    ids = _as_tensors(encode_E, cached_R, history_BL, negatives_BLN)
     merged_M, (place_E, place_R, history, negatives) = gather(*ids)
     encode, read = ids[:2]
     assert len(merged_M) == 1 + len(encode) + len(read), "the plan leaves out news of the batch, or has some twice"

@@ -25,7 +25,7 @@ def encode_places(
     *,
     history_BL: Ids,
     negatives_BLN: Ids,
-    read_R: Ids,
+    cached_R: Ids,
     user_ids_B: Tensor | None = None,
 ) -> MergedNews:
     """A row for every place of the batch, and one of zeros for what stands at padding after all.
@@ -34,8 +34,8 @@ def encode_places(
     """
     groups = [torch.as_tensor(group, dtype=torch.long) for group in (history_BL, negatives_BLN)]
     ids_P = torch.cat([group.flatten() for group in groups])
-    is_read_P = torch.isin(ids_P, torch.as_tensor(read_R, dtype=torch.long))
-    encode, read = (~is_read_P).nonzero().squeeze(1), is_read_P.nonzero().squeeze(1)
+    is_cache_hit_P = torch.isin(ids_P, torch.as_tensor(cached_R, dtype=torch.long))
+    encode, read = (~is_cache_hit_P).nonzero().squeeze(1), is_cache_hit_P.nonzero().squeeze(1)
     chosen = replace(news.select(ids_P[encode]), ids_M=None)  # nothing is kept for another place
     if user_ids_B is not None:
         rows = [user_ids_B.repeat_interleave(group[0].numel()) for group in groups]

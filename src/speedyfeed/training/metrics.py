@@ -33,7 +33,7 @@ class Meter:
         self._bytes += traffic.num_bytes
         self._clicks += batch.num_clicks
         self._encoded += len(batch.encode_E)
-        self._read += len(batch.read_R)
+        self._read += len(batch.cached_R)
         self._tokens += batch.num_tokens
         self._padded += batch.num_padded_tokens
 

@@ -97,7 +97,7 @@ class Workflow:
                 history_BL=batch.history_BL,
                 negatives_BLN=shown_BLC,
                 encode_E=batch.encode_E,
-                read_R=self._own_reads(batch, shown_BLC),
+                cached_R=self._own_hits(batch, shown_BLC),
             )
         return encode_places(
             self._encoder,
@@ -105,16 +105,16 @@ class Workflow:
             self._cache,
             history_BL=batch.history_BL,
             negatives_BLN=shown_BLC,
-            read_R=batch.read_R,
+            cached_R=batch.cached_R,
             user_ids_B=user_ids_B,
         )
 
-    def _own_reads(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
+    def _own_hits(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
         """What this rank's users need from the cache; the in-batch loss meets every news of the batch."""
         if self._ranks.world == 1 or self._loss.config.in_batch:
-            return batch.read_R
+            return batch.cached_R
         needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
-        return np.intersect1d(batch.read_R, needed)
+        return np.intersect1d(batch.cached_R, needed)
 
     def _user_ids(self, batch: Batch) -> Tensor | None:
         """Who the users are, some of them taken for unknown users."""
