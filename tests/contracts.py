@@ -165,9 +165,9 @@ class NewsEncoderContract:
     def test_what_is_personal_is_told_and_nothing_else_is(self, encoder: NewsModule) -> None:
         news = some_news()
         theirs = replace(news, user_ids_M=torch.tensor([2, 2, 2, 2, 2]))
-        is_personal = not torch.allclose(encoder(theirs)[0], encoder(news)[0])
-        assert is_personal == encoder.is_personal
-        if is_personal:
+        is_user_dependent = not torch.allclose(encoder(theirs)[0], encoder(news)[0])
+        assert is_user_dependent == encoder.is_user_dependent
+        if is_user_dependent:
             with pytest.raises(InputError, match="for every user"):
                 encoder.encode_all(replace(news, user_ids_M=None))
 

@@ -29,9 +29,9 @@ from speedyfeed.encoding.histories import history_encoder, user_dependent_encode
 from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_personally, seen_in_training
+from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
 from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest, score_candidates
-from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import prepare_split
@@ -138,9 +138,9 @@ def judge_run(
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
     pools = _days(data) if pool == "day" else None
-    if finished.model.news.is_personal:
+    if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
-        return evaluate_personally(data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report)
+        return evaluate_user_dependent(data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report)
     embedded = _embed(finished, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():
@@ -159,10 +159,10 @@ def judge_run(
 
 def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = progress.silent) -> Ragged:
     """Score every candidate of the data."""
-    if finished.model.news.is_personal:
+    if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
         one_pool = np.zeros(len(data.impressions.users), np.int64)
-        return score_and_retrieve_personally(data.impressions, encode_for_user, one_pool, report=report)[0]
+        return score_and_retrieve_user_dependent(data.impressions, encode_for_user, one_pool, report=report)[0]
     embedded = _embed(finished, data, report)
     return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 

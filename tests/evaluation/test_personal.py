@@ -3,9 +3,9 @@ import pytest
 from test_ranking import MeanOfClicks
 
 from speedyfeed.evaluation import user_dependent as personal
-from speedyfeed.evaluation.evaluate import evaluate, evaluate_personally
+from speedyfeed.evaluation.evaluate import evaluate, evaluate_user_dependent
 from speedyfeed.evaluation.ranking import score_and_retrieve
-from speedyfeed.evaluation.user_dependent import score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import ExactIndex
 
@@ -19,7 +19,7 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions
         histories = Ragged(values=history, offsets=np.array([0, len(history)]))
         return news_VD, encode(histories)[0]
 
-    scores, retrieved = score_and_retrieve_personally(impressions, encode_for_user, pools)
+    scores, retrieved = score_and_retrieve_user_dependent(impressions, encode_for_user, pools)
     wanted, wanted_retrieved = score_and_retrieve(impressions, news_VD, encode, ExactIndex.build, pools)
     np.testing.assert_allclose(scores.values, wanted.values, rtol=1e-5)
     np.testing.assert_array_equal(retrieved.found, wanted_retrieved.found)
@@ -28,7 +28,7 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions
         wanted_retrieved.num_pools,
         wanted_retrieved.news_per_pool,
     )
-    ours = evaluate_personally(impressions, encode_for_user, np.random.default_rng(0), resamples=10)
+    ours = evaluate_user_dependent(impressions, encode_for_user, np.random.default_rng(0), resamples=10)
     theirs = evaluate(
         impressions, news_VD, encode, np.random.default_rng(0), build_index=ExactIndex.build, resamples=10
     )
@@ -52,7 +52,7 @@ def test_every_reader_is_ranked_with_their_own_embeddings(impressions, news_VD, 
         mine[liked[user]] = 1
         return mine, np.ones(1, np.float32)
 
-    scores, retrieved = score_and_retrieve_personally(
+    scores, retrieved = score_and_retrieve_user_dependent(
         impressions, encode_for_user, np.zeros(len(impressions.users), np.int64)
     )
     assert len(favourite)

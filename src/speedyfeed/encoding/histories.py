@@ -1,4 +1,4 @@
-"""Histories of many users to user embeddings: all at once, or user by user where news are personal."""
+"""Histories of many users to user embeddings: all at once, or user by user where news embeddings are user-dependent."""
 
 from collections.abc import Callable
 

@@ -17,7 +17,7 @@ from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
-from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, HnswIndex
 
@@ -102,7 +102,7 @@ def evaluate(
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 
-def evaluate_personally(
+def evaluate_user_dependent(
     impressions: Impressions,
     encode_for_user: EncodeForUser,
     rng: np.random.Generator,
@@ -115,7 +115,7 @@ def evaluate_personally(
     """The same where every user has embeddings of their own: all candidates of a pool are searched exactly."""
     if pools is None:
         pools = np.zeros(len(impressions.users), np.int64)
-    scores, retrieved = score_and_retrieve_personally(impressions, encode_for_user, pools, report=report)
+    scores, retrieved = score_and_retrieve_user_dependent(impressions, encode_for_user, pools, report=report)
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 

@@ -19,7 +19,7 @@ EncodeForUser = Callable[[int, NDArray[np.integer]], tuple[Embeddings, Embedding
 """A user (row of `Impressions.histories`) and their latest clicks to news_VD and user_D, both theirs alone."""
 
 
-def score_and_retrieve_personally(
+def score_and_retrieve_user_dependent(
     impressions: Impressions,
     encode_for_user: EncodeForUser,
     pools: NDArray[np.integer],

@@ -50,7 +50,7 @@ class NewsModule(nn.Module):
     reads_categories: bool = False
     packer: ArticlePacker | None = None
     """How its news were prepared, where it was trained on some."""
-    is_personal: bool = False
+    is_user_dependent: bool = False
     """Whether a news has another embedding for every user: none can be shared, cached or put in an index."""
 
     def forward(self, news: PackedNews) -> Tensor:
@@ -121,7 +121,7 @@ class NewsModule(nn.Module):
     def _in_batches(
         self, encode: Callable[[PackedNews], Tensor], news: PackedNews, tokens_per_batch: int, report: Report
     ) -> Tensor:
-        if self.is_personal and news.user_ids_M is None:
+        if self.is_user_dependent and news.user_ids_M is None:
             raise InputError(
                 "this encoder makes another embedding of a news for every user: it has none of a news alone, to "
                 "be shared, cached or put in an index"

@@ -61,7 +61,7 @@ class WordEncoder(Protocol):
     joins: bool
     """Whether it wants a news as one segment."""
     reads_categories: bool
-    is_personal: bool
+    is_user_dependent: bool
 
     def encode_segments(self, text: Text, /) -> Tensor:
         """segments_KD"""
@@ -73,7 +73,7 @@ class WordEncoder(Protocol):
 class NRMSNews(nn.Module):
     """Every word attends to all, then additive attention (Wu et al., EMNLP 2019)."""
 
-    joins, reads_categories, is_personal = True, False, False
+    joins, reads_categories, is_user_dependent = True, False, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
@@ -105,7 +105,7 @@ class NRMSNews(nn.Module):
 class NAMLNews(nn.Module):
     """Title, abstract, body and both categories, each read its own way, weighed by attention (Wu et al., 2019)."""
 
-    joins, reads_categories, is_personal = False, True, False
+    joins, reads_categories, is_user_dependent = False, True, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
@@ -145,7 +145,7 @@ class NAMLNews(nn.Module):
 class LSTURNews(nn.Module):
     """Convolution and attention over words, beside category and subcategory (An et al., ACL 2019)."""
 
-    joins, reads_categories, is_personal = True, True, False
+    joins, reads_categories, is_user_dependent = True, True, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
@@ -178,7 +178,7 @@ class LSTURNews(nn.Module):
 class NPANews(nn.Module):
     """Convolution over words, weighed by what the user asks of them (Wu et al., KDD 2019)."""
 
-    joins, reads_categories, is_personal = True, False, True
+    joins, reads_categories, is_user_dependent = True, False, True
 
     def __init__(
         self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None

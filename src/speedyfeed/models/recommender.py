@@ -39,7 +39,7 @@ class RecommenderConfig:
     @property
     def uses_user_ids(self) -> bool:
         """Whether it learns something about each user of the train split."""
-        return self.user.uses_user_ids or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_personal)
+        return self.user.uses_user_ids or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_user_dependent)
 
     @property
     def knows_categories(self) -> bool:

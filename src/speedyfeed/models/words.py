@@ -63,7 +63,7 @@ class WordNewsEncoder(NewsModule):
         self.num_tokens = len(tokenizer)
         self.joins = self.words.joins
         self.reads_categories = self.words.reads_categories
-        self.is_personal = self.words.is_personal
+        self.is_user_dependent = self.words.is_user_dependent
 
     def encode_text(self, news: PackedNews) -> Tensor:
         """news_MD, not shifted yet."""
@@ -78,7 +78,7 @@ class WordNewsEncoder(NewsModule):
         return news_MH + self.shift
 
     def for_users(self, news: PackedNews) -> Callable[[int], Tensor]:
-        """A function from a user to news_MD in host memory, for personal encoders; no gradient.
+        """A function from a user to news_MD in host memory, for user-dependent encoders; no gradient.
 
         What all users share is computed once and kept, words x (dim + query width) numbers, and so are the news
         of the latest few users: unknown users, who come again and again, all see the same.

@@ -253,7 +253,7 @@ def open_feed(
     if not run.is_dir():
         raise InputError(f"{run}: no such folder; train a run with: speedyfeed train STORE {run}")
     model = Recommender.from_pretrained(run)
-    if model.news.is_personal:
+    if model.news.is_user_dependent:
         raise InputError(
             f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every user: "
             "there is none to index and serve; use speedyfeed recommend, or serve another run"

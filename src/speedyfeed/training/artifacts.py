@@ -31,9 +31,9 @@ def write_model(
     """The best model, or the last where none was validated, with the embeddings of all news."""
     ranks.first(lambda: _load_best(run, model))
     ranks.hand_out(model)
-    is_personal = model.news.is_personal
+    is_user_dependent = model.news.is_user_dependent
     news_VD = (
-        torch.empty(1 + store.num_news, 0) if is_personal else encode_all(model.news, news, ranks, report=report)
+        torch.empty(1 + store.num_news, 0) if is_user_dependent else encode_all(model.news, news, ranks, report=report)
     )
     ranks.first(lambda: _write_model(run, model, store, news, news_VD))
 
@@ -53,7 +53,7 @@ def _write_model(
         categories=titles["category"].to_pylist(),
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
-        texts=news.select(torch.arange(1, len(news))) if model.news.is_personal else None,
+        texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)

@@ -145,13 +145,13 @@ class Trainer:
     def begin(self, report: Report = silent) -> float:
         """Begin where it validates best, of all starts the encoder has; returns that AUC, 0 without a validation.
 
-        Texts are read once for all starts. Personal encoders, which are costly to validate, take the first.
+        Texts are read once for all starts. User-dependent encoders, which are costly to validate, take the first.
         """
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
         sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
         best, auc = news.starts[0], 0.0
-        if self.validation is not None and not news.is_personal:
+        if self.validation is not None and not news.is_user_dependent:
             shown = self.validation.select(self.news)
             with self.precision.autocast():
                 shown_MH = news.encode_texts(shown, report=report)
@@ -160,7 +160,7 @@ class Trainer:
             auc = aucs[best]
         news.begin(best, sample_MH)
         self.ranks.hand_out(self.model)
-        if self.validation is not None and news.is_personal:
+        if self.validation is not None and news.is_user_dependent:
             auc = self.validate()
         self.ranks.first(lambda: self.run.note(start=asdict(best)))
         if self.blends:

@@ -13,7 +13,7 @@ from speedyfeed.encoding.histories import history_encoder, user_dependent_encode
 from speedyfeed.encoding.ids import user_indices
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.evaluation.ranking import score_candidates
-from speedyfeed.evaluation.user_dependent import score_and_retrieve_personally
+from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
 from speedyfeed.models.id_maps import Known
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import Recommender
@@ -66,10 +66,10 @@ class Validation:
 
     def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: Ranks = ALONE) -> float:
         """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
-        if model.news.is_personal:
+        if model.news.is_user_dependent:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
             pools = np.zeros(len(self.impressions.users), np.int64)
-            scores, _ = score_and_retrieve_personally(
+            scores, _ = score_and_retrieve_user_dependent(
                 self.impressions, user_dependent_encoder(model, padded, self.user_ids), pools
             )
             return self._mean_auc(scores)

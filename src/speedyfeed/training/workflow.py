@@ -128,7 +128,7 @@ class Workflow:
 
 def check_workflow(model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: Ranks = ALONE) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
-    if model.news.is_personal and (config.central or config.gamma):
+    if model.news.is_user_dependent and (config.central or config.gamma):
         raise InputError(
             f"encoder {model.config.news.encoder!r} makes another embedding of a news for every user: none can "
             "be shared or cached; add --workflow conventional"
