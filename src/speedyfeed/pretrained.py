@@ -23,7 +23,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
-from speedyfeed.models.id_maps import UNKNOWN, load_known, numbers_of
+from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
@@ -57,9 +57,9 @@ class Recommender(RecommenderModule):
 
         `categories` are beside them, where they are known; "" is none.
         """
-        if categories is None or not self.known.categories:
+        if categories is None or not self.id_maps.categories:
             return self.news.encode(texts)
-        numbers = numbers_of(pa.array(categories, pa.string()), self.known.categories)
+        numbers = lookup_indices(pa.array(categories, pa.string()), self.id_maps.categories)
         return self.news.encode(texts, categories_M=torch.from_numpy(numbers))
 
     def encode_user(
@@ -111,7 +111,7 @@ class Recommender(RecommenderModule):
         write_json(folder / CONFIG, {"speedyfeed": __version__} | _plain(dataclasses.asdict(self.config)))
         save_model(self, str(folder / WEIGHTS))
         self.news.save(folder / ENCODER)
-        self.known.save(folder)
+        self.id_maps.save(folder)
         if self.news.packer is not None:
             self.news.packer.save(folder)
         if self.catalogue is not None:
@@ -132,11 +132,11 @@ class Recommender(RecommenderModule):
                 words=WordConfig(**facts["words"]),
                 user=UserConfig(**facts["user"]),
             )
-            known = load_known(folder)
+            id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: holds no recommender of this version ({error})") from error
         encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
-        model = cls(config, known=known, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
+        model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_model(model, str(folder / WEIGHTS))
         if (folder / TEXT).exists():
             model.news.packer = load_packer(folder)
@@ -162,7 +162,7 @@ class Recommender(RecommenderModule):
         return users_1D[0].numpy()
 
     def _number(self, user: str | None) -> int:
-        return 1 + self.known.users.index(user) if user in self.known.users else UNKNOWN
+        return 1 + self.id_maps.users.index(user) if user in self.id_maps.users else UNKNOWN
 
     def _news_for(self, user: str | None) -> Tensor:
         """Embeddings of the catalogue, as this user sees it."""

@@ -207,17 +207,17 @@ def _embed(finished: FinishedRun, data: Data, report: progress.Report) -> _Embed
         news_VD[needed] = known_VD[needed]
     else:
         news_VD[needed] = model.news.encode_all(_open_news(model, data).select(needed), report=report)
-    users = user_indices(data.store, data.split, model.known)
+    users = user_indices(data.store, data.split, model.id_maps)
     return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, users))
 
 
 def _encode_for_user(model: Recommender, data: Data) -> EncodeForUser:
-    users = user_indices(data.store, data.split, model.known)
+    users = user_indices(data.store, data.split, model.id_maps)
     return user_dependent_encoder(model, _open_news(model, data), users)
 
 
 def _open_news(model: Recommender, data: Data) -> PackedNews:
-    news = open_packed(data.store, words=data.words, known=model.known)
+    news = open_packed(data.store, words=data.words, id_maps=model.id_maps)
     return replace(news, ids_M=None)  # numbers of this store, not of the run's
 
 

@@ -13,13 +13,13 @@ from speedyfeed.errors import InputError
 from speedyfeed.models import words as module
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.glove import load_glove
-from speedyfeed.models.id_maps import Known
+from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.preparation.vocabulary import build_word_tokenizer
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
-KNOWN = Known(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))
+KNOWN = IdMaps(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))
 CONFIG = WordConfig(width=10, heads=3, window=3, query_width=7, category_width=2, segment_length=8)
 
 
@@ -30,7 +30,7 @@ def build(name: str, config: WordConfig = CONFIG) -> WordNewsEncoder:
         dim=12,
         config=config,
         tokenizer=build_word_tokenizer(WORDS),
-        known=KNOWN,
+        id_maps=KNOWN,
         user_embeddings=nn.Embedding(3, 5),
     )
     return encoder.eval()

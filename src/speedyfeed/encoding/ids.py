@@ -6,11 +6,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from speedyfeed.data.store import Store
-from speedyfeed.models.id_maps import Known, numbers_of
+from speedyfeed.models.id_maps import IdMaps, lookup_indices
 from speedyfeed.models.recommender import RecommenderConfig
 
 
-def known_in(store: Store, config: RecommenderConfig) -> Known:
+def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
     """Categories of the store and users of its train split, as far as that recommender makes use of them."""
     categories, subcategories, users = [], [], []
     if config.knows_categories:
@@ -18,16 +18,16 @@ def known_in(store: Store, config: RecommenderConfig) -> Known:
         categories, subcategories = (_distinct(titles[name]) for name in ("category", "subcategory"))
     if config.uses_user_ids:
         users = store.load_users()["user_id"].to_pylist()
-    return Known(categories=categories, subcategories=subcategories, users=users)
+    return IdMaps(categories=categories, subcategories=subcategories, users=users)
 
 
-def user_indices(store: Store, split: str, known: Known) -> NDArray[np.int64]:
+def user_indices(store: Store, split: str, id_maps: IdMaps) -> NDArray[np.int64]:
     """Beside each history of a dev or test split, the number of its user; 0 for those not in the train split."""
     impressions = store.impressions(split)
     numbers = np.zeros(len(impressions.histories), np.int64)
-    if known.users:
+    if id_maps.users:
         user_ids = store.load_impressions(split)["user_id"]
-        numbers[impressions.users] = numbers_of(user_ids, known.users)
+        numbers[impressions.users] = lookup_indices(user_ids, id_maps.users)
     return numbers
 
 

@@ -9,23 +9,23 @@ from torch import Tensor, nn
 
 from speedyfeed.data.store import NewsTokens, Store
 from speedyfeed.data.tables import FIELDS
-from speedyfeed.models.id_maps import Known, numbers_of
+from speedyfeed.models.id_maps import IdMaps, lookup_indices
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.ragged import Array
 
 
-def open_packed(store: Store, *, words: bool = False, known: Known | None = None) -> PackedNews:
+def open_packed(store: Store, *, words: bool = False, id_maps: IdMaps | None = None) -> PackedNews:
     """All news of a store, row n is news n; mapped, not read.
 
     As tokens of the store's language model, or as its words; with the numbers of the categories that are `known`.
     """
     news = packed(store.words if words else store.news, store.manifest["settings"]["fields"])
-    if known is None or not known.categories:
+    if id_maps is None or not id_maps.categories:
         return news
     titles = store.load_titles()
     categories_M, subcategories_M = (
-        nn.functional.pad(torch.from_numpy(numbers_of(titles[column], names)), (1, 0))  # news 0 is padding
-        for column, names in (("category", known.categories), ("subcategory", known.subcategories))
+        nn.functional.pad(torch.from_numpy(lookup_indices(titles[column], names)), (1, 0))  # news 0 is padding
+        for column, names in (("category", id_maps.categories), ("subcategory", id_maps.subcategories))
     )
     return replace(news, categories_M=categories_M, subcategories_M=subcategories_M)
 

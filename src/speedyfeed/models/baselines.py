@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.id_maps import UNKNOWN, Known
+from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
 
@@ -76,7 +76,7 @@ class NRMSNews(nn.Module):
     joins, reads_categories, is_user_dependent = True, False, False
 
     def __init__(
-        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+        self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
     ) -> None:
         super().__init__()
         if dim % config.heads:
@@ -108,7 +108,7 @@ class NAMLNews(nn.Module):
     joins, reads_categories, is_user_dependent = False, True, False
 
     def __init__(
-        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+        self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
     ) -> None:
         super().__init__()
         self.views = nn.ModuleList(ConvolutionAttention(dim, config) for _ in range(NUM_FIELDS))
@@ -118,7 +118,7 @@ class NAMLNews(nn.Module):
                 nn.Linear(config.category_width, dim),
                 nn.ReLU(),
             )
-            for names in (known.categories, known.subcategories)
+            for names in (id_maps.categories, id_maps.subcategories)
         )
         self.over_views = AdditiveAttention(dim, config.query_width)
         self.over_views.query.reset_parameters()  # nothing here is pretrained: there is no mean worth keeping
@@ -148,7 +148,7 @@ class LSTURNews(nn.Module):
     joins, reads_categories, is_user_dependent = True, True, False
 
     def __init__(
-        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+        self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
     ) -> None:
         super().__init__()
         text = dim - 2 * config.category_width
@@ -160,7 +160,7 @@ class LSTURNews(nn.Module):
         self.text = ConvolutionAttention(text, config)
         self.categories = nn.ModuleList(
             nn.Embedding(1 + len(names), config.category_width)
-            for names in (known.categories, known.subcategories)
+            for names in (id_maps.categories, id_maps.subcategories)
         )
 
     def encode_segments(self, text: Text) -> Tensor:
@@ -181,7 +181,7 @@ class NPANews(nn.Module):
     joins, reads_categories, is_user_dependent = True, False, True
 
     def __init__(
-        self, *, dim: int, config: WordConfig, known: Known, user_embeddings: nn.Embedding | None
+        self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
     ) -> None:
         super().__init__()
         assert user_embeddings is not None

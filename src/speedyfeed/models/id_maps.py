@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-FILE = "known.parquet"
+FILE = "id_maps.parquet"
 KINDS = ("categories", "subcategories", "users")
 UNKNOWN = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
+class IdMaps:
     """The n-th name has number n + 1; 0 is any other. Kinds that a recommender makes no use of are empty."""
 
     categories: Sequence[str] = ()
@@ -34,13 +34,13 @@ class Known:
         pq.write_table(pa.table(table), folder / FILE)
 
 
-def load_known(folder: Path) -> Known:
-    """What `Known.save` wrote."""
+def load_id_maps(folder: Path) -> IdMaps:
+    """What `IdMaps.save` wrote."""
     table = pq.read_table(folder / FILE)
-    return Known(**{kind: table.filter(pc.field("kind") == kind)["name"].to_pylist() for kind in KINDS})
+    return IdMaps(**{kind: table.filter(pc.field("kind") == kind)["name"].to_pylist() for kind in KINDS})
 
 
-def numbers_of(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> NDArray[np.int64]:
+def lookup_indices(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> NDArray[np.int64]:
     """The number of each name."""
     found = pc.index_in(names, value_set=pa.array(known, pa.string()))
     numbers: NDArray[np.int64] = pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1).to_numpy()

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
-from speedyfeed.models.id_maps import Known
+from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
@@ -56,7 +56,7 @@ class RecommenderModule(nn.Module):
         self,
         config: RecommenderConfig,
         *,
-        known: Known | None = None,
+        id_maps: IdMaps | None = None,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
         encoder: PreTrainedModel | None = None,
     ) -> None:
@@ -66,9 +66,9 @@ class RecommenderModule(nn.Module):
         """
         super().__init__()
         self.config = config
-        self.known = known or Known()
+        self.id_maps = id_maps or IdMaps()
         self.user_embeddings = (
-            nn.Embedding(1 + len(self.known.users), config.user.id_width) if config.uses_user_ids else None
+            nn.Embedding(1 + len(self.id_maps.users), config.user.id_width) if config.uses_user_ids else None
         )
         """What is learned about each user; the first row is an unknown user, and all begin like one."""
         if self.user_embeddings is not None:
@@ -81,11 +81,11 @@ class RecommenderModule(nn.Module):
                 dim=config.news.dim,
                 config=config.words,
                 tokenizer=tokenizer,
-                known=self.known,
+                id_maps=self.id_maps,
                 user_embeddings=self.user_embeddings,
             )
         else:
-            self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.known.categories))
+            self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.id_maps.categories))
         self.user = build_user_encoder(config.user, dim=self.news.dim, user_embeddings=self.user_embeddings)
 
     @torch.no_grad()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from speedyfeed.models.base import NewsModule, Start
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
-from speedyfeed.models.id_maps import UNKNOWN, Known
+from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.packed import PackedNews
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class WordNewsEncoder(NewsModule):
         dim: int,
         config: WordConfig,
         tokenizer: "PreTrainedTokenizerFast",
-        known: Known,
+        id_maps: IdMaps,
         user_embeddings: nn.Embedding | None,
     ) -> None:
         """`users` are embeddings of the users `known`, for those that ask them."""
@@ -55,7 +55,7 @@ class WordNewsEncoder(NewsModule):
         nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
         self.drop = nn.Dropout(config.dropout)
         self.words: WordEncoder = WORD_ENCODERS[name](
-            dim=dim, config=config, known=known, user_embeddings=user_embeddings
+            dim=dim, config=config, id_maps=id_maps, user_embeddings=user_embeddings
         )
         self.shift = nn.Parameter(torch.zeros(dim))
         self.dim = self.width = dim

@@ -17,7 +17,7 @@ from speedyfeed.batching.loader import LoaderState
 from speedyfeed.data.store import WORDS, Store
 from speedyfeed.encoding.articles import Articles
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.ids import known_in
+from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import Start
@@ -83,7 +83,7 @@ class Trainer:
         )
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
-        self.news = open_packed(store, words=self.model.news.reads_words, known=self.model.known)
+        self.news = open_packed(store, words=self.model.news.reads_words, id_maps=self.model.id_maps)
         self.workflow = Workflow(
             self.model,
             self.loss,
@@ -93,7 +93,7 @@ class Trainer:
             config.batch,
             ranks,
         )
-        self.validation = Validation.of(store, config.train, self.model.known)
+        self.validation = Validation.of(store, config.train, self.model.id_maps)
         seed_everything(config.train.seed)  # a run starts alike, whatever was drawn to build it
 
     def step(self, batch: Batch, lr_factor: float) -> float:
@@ -263,7 +263,7 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
             f"{store.path}: holds tokens of encoder {settings['plm']!r}, and those of {config.news.encoder!r} are "
             f"others; prepare the log again with --plm {config.news.encoder}"
         )
-    return Recommender(config, known=known_in(store, config), tokenizer=tokenizer)
+    return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

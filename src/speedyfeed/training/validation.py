@@ -14,7 +14,7 @@ from speedyfeed.encoding.ids import user_indices
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
-from speedyfeed.models.id_maps import Known
+from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
@@ -37,7 +37,7 @@ class Validation:
     """The model's id of each user of the sample; 0 is unknown."""
 
     @classmethod
-    def of(cls, store: Store, config: TrainConfig, known: Known) -> "Validation | None":
+    def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "Validation | None":
         """None where the store has no dev split, or one without clicked beside skipped news, or none is wanted."""
         if "dev" not in store.splits or not config.validations:
             return None
@@ -61,7 +61,7 @@ class Validation:
                 histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
             ),
             news=news[1:],
-            user_ids=user_indices(store, "dev", known)[users],
+            user_ids=user_indices(store, "dev", id_maps)[users],
         )
 
     def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: Ranks = ALONE) -> float:
