@@ -74,7 +74,7 @@ def _encoding(batch: Batch, ids: NDArray[np.int32]) -> Batch:
         history_BL=ids[None],
         targets_BL=ids[None],
         negatives_BLN=np.zeros((1, len(ids), batch.negatives_BLN.shape[2]), ids.dtype),
-        has_pool_BL=np.ones((1, len(ids)), np.bool),
+        has_own_negatives_BL=np.ones((1, len(ids)), np.bool),
         encode_E=ids,
         cached_R=ids[:0],
     )

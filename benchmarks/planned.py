@@ -91,7 +91,7 @@ def cut(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64], most_to
         history_BL=batch.history_BL[rows],
         targets_BL=batch.targets_BL[rows],
         negatives_BLN=batch.negatives_BLN[rows],
-        has_pool_BL=batch.has_pool_BL[rows],
+        has_own_negatives_BL=batch.has_own_negatives_BL[rows],
     )
     return Piece(batch=piece, tokens=int(tokens_B[rows].sum()))
 
@@ -107,7 +107,7 @@ def _clicks(batch: Batch, most_tokens: int, config: BatchConfig, lengths_V: NDAr
         history_BL=batch.history_BL[:, some],
         targets_BL=batch.targets_BL[:, some],
         negatives_BLN=batch.negatives_BLN[:, some],
-        has_pool_BL=batch.has_pool_BL[:, some],
+        has_own_negatives_BL=batch.has_own_negatives_BL[:, some],
     )
 
 

@@ -87,7 +87,7 @@ def test_baselines_keep_the_settings_they_learn_with():
     assert temperatures == {"nrms": 0.1, "naml": 1.0, "lstur": 1.0, "npa": 0.1}
     for name in temperatures:
         run = recipe(name)
-        assert (run.loss.no_pool_weight, run.batch.negatives, run.train.lr) == (0.0, 4, 1e-3)
+        assert (run.loss.fallback_negatives_weight, run.batch.negatives, run.train.lr) == (0.0, 4, 1e-3)
         assert not run.news.normalize
 
 

@@ -136,7 +136,7 @@ def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> 
         speedy_mini(),
         news=NewsEncoderConfig(encoder=encoder, normalize=False),
         user=user,
-        loss=LossConfig(no_pool_weight=0.0, temperature=temperature),
+        loss=LossConfig(fallback_negatives_weight=0.0, temperature=temperature),
         batch=BatchConfig(token_budget=2048, negatives=4),
         train=TrainConfig(lr=1e-3, precision="fp32"),
     )

@@ -140,7 +140,9 @@ def judge_run(
     pools = _days(data) if pool == "day" else None
     if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
-        return evaluate_user_dependent(data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report)
+        return evaluate_user_dependent(
+            data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report
+        )
     embedded = _embed(finished, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():

@@ -58,7 +58,7 @@ def contents(batch: Batch) -> list[Any]:
         batch.history_BL,
         batch.targets_BL,
         batch.negatives_BLN,
-        batch.has_pool_BL,
+        batch.has_own_negatives_BL,
         batch.encode_E,
         batch.cached_R,
     )
@@ -171,14 +171,14 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
         instances = sampler.sample(batch.users_B, batch.epoch)
         assert batch.history_BL.shape[1] == instances.candidates.lengths.max()
         assert batch.num_clicks == len(instances.candidates.values)
-        for row, (candidates, has_pool) in enumerate(zip(instances.candidates, instances.has_pool, strict=True)):
+        for row, (candidates, has_own_negatives) in enumerate(zip(instances.candidates, instances.has_own_negatives, strict=True)):
             end = len(candidates)
             assert batch.history_BL[row, :end].tolist() == candidates[:, 0].tolist()
             assert batch.negatives_BLN[row, :end].tolist() == candidates[:, 1:].tolist()
-            assert batch.has_pool_BL[row, :end].tolist() == has_pool.tolist()
+            assert batch.has_own_negatives_BL[row, :end].tolist() == has_own_negatives.tolist()
             assert not batch.history_BL[row, end:].any()
             assert not batch.negatives_BLN[row, end:].any()
-            assert not batch.has_pool_BL[row, end:].any()
+            assert not batch.has_own_negatives_BL[row, end:].any()
 
 
 @few

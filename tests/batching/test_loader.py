@@ -150,5 +150,5 @@ def test_a_prepared_store_is_read_as_it_is(mind_logs, tmp_path):
         (batch,) = loader
     # U1 clicked N1 (history), N4, N2; U3 clicked N5 (history), N2, N4; only clicks in impressions have pools.
     assert batch.num_clicks == 6
-    assert batch.has_pool_BL.sum() == 4
+    assert batch.has_own_negatives_BL.sum() == 4
     assert batch.num_tokens == tokens[batch.encode_E].sum() > 0

@@ -30,7 +30,7 @@ def test_each_click_gets_negatives_of_its_own_pool_whatever_the_lengths_beside_i
         [[10, 4]],
         [[11, 5], [12, 6]],
     ]
-    assert instances.has_pool.values.all()
+    assert instances.has_own_negatives.values.all()
 
 
 def test_the_latest_clicks_are_kept_oldest_first():
@@ -47,12 +47,12 @@ def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negati
     instances = draws.sample(users, epoch)
     period = set(period_news(log, NUM_NEWS).tolist())
     assert period == {*log.clicks.values.tolist(), *log.pools.values.tolist()}
-    for user, candidates, has_pool in zip(users, instances.candidates, instances.has_pool, strict=True):
+    for user, candidates, has_own_negatives in zip(users, instances.candidates, instances.has_own_negatives, strict=True):
         begin, end = log.clicks.offsets[user : user + 2]
         begin = max(begin, end - max_clicks)
         assert candidates[:, 0].tolist() == log.clicks.values[begin:end].tolist()
         for (click, *drawn), from_pool, row in zip(
-            candidates.tolist(), has_pool, log.click_pools[begin:end], strict=True
+            candidates.tolist(), has_own_negatives, log.click_pools[begin:end], strict=True
         ):
             assert from_pool == (row >= 0)
             nearest = row if from_pool else log.user_pools[user]
@@ -121,7 +121,7 @@ def test_a_click_of_the_history_borrows_what_its_reader_skipped_first():
     counts = Counter(instances.candidates.values[:, 1].tolist())
     assert sorted(counts) == [8, 9]
     assert [count / 2_000 for count in counts.values()] == pytest.approx([1 / 2] * 2, abs=0.05)
-    assert not instances.has_pool.values.any()
+    assert not instances.has_own_negatives.values.any()
 
 
 def test_a_click_is_no_negative_of_itself_where_its_reader_skipped_it_first():
@@ -154,12 +154,12 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
     keys = np.sort(apart.order(epoch))
     assert apart.num_instances == len(keys) == len(all_at_once.candidates.values)
     one_by_one = iter(
-        zip(*(lambda i: (i.users_U, i.candidates, i.has_pool))(apart.sample(keys, epoch)), strict=True)
+        zip(*(lambda i: (i.users_U, i.candidates, i.has_own_negatives))(apart.sample(keys, epoch)), strict=True)
     )
-    for user, candidates, has_pool in zip(users, all_at_once.candidates, all_at_once.has_pool, strict=True):
+    for user, candidates, has_own_negatives in zip(users, all_at_once.candidates, all_at_once.has_own_negatives, strict=True):
         clicks = log.clicks[user].tolist()
         skipped = len(clicks) - len(candidates)
-        for place, (click, pool) in enumerate(zip(candidates.tolist(), has_pool, strict=True)):
+        for place, (click, pool) in enumerate(zip(candidates.tolist(), has_own_negatives, strict=True)):
             whose, rows, pools = next(one_by_one)
             assert whose == user
             *history, target = rows.tolist()
@@ -173,7 +173,7 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
 def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
     users = [[(7, NO_POOL), (8, 0)], [(9, NO_POOL)], [(10, 1), (11, NO_POOL)], []]
     log = timelines(users, [[1], [2]])
-    settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "borrow": False}
+    settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "fallback_negatives": False}
     together = Sampler(log, **settings)
     assert sorted(together.order(0).tolist()) == [0, 2]
     found = together.sample(np.array([0, 2]), 0)
@@ -190,5 +190,5 @@ def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
 @pytest.mark.parametrize("pools", [[], [[], []]])  # nothing shown but what was clicked: a store has empty pools
 def test_where_no_click_has_a_pool_all_borrow(pools):
     log = timelines([[(1, NO_POOL), (2, NO_POOL)]], pools)
-    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, borrow=False)
+    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, fallback_negatives=False)
     assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()

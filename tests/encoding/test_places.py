@@ -31,7 +31,11 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
     history_BL = np.array(history, np.int32)
     negatives_BLN = np.array(negative[: history_BL.size], np.int32).reshape(*history_BL.shape, 1)
     distinct = set(np.concatenate([history_BL.ravel(), negatives_BLN.ravel()]).tolist()) - {0}
-    batch = {"history_BL": history_BL, "negatives_BLN": negatives_BLN, "cached_R": np.array(sorted(distinct & read))}
+    batch = {
+        "history_BL": history_BL,
+        "negatives_BLN": negatives_BLN,
+        "cached_R": np.array(sorted(distinct & read)),
+    }
     central = encode_merged(
         encoder, some_news(), some_cache(), encode_E=np.array(sorted(distinct - read), np.int32), **batch
     )

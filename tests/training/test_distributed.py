@@ -104,7 +104,7 @@ def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
 
 VARIANTS = {
     "in-batch loss": lambda run: replace(
-        run, loss=replace(run.loss, in_batch=0.5, learn_temperature=True, no_pool_weight=0.3)
+        run, loss=replace(run.loss, in_batch=0.5, learn_temperature=True, fallback_negatives_weight=0.3)
     ),
     "no cache, updates of two steps": lambda run: replace(
         run, batch=replace(run.batch, gamma=0), train=replace(run.train, accumulate=2)

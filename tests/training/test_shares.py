@@ -32,10 +32,10 @@ def test_shares_are_even_and_hold_every_row_once(sizes, num_shares):
     assert max(loads) - min(loads) <= sizes.max(initial=0)
 
 
-def batch_of(histories, has_pool):
+def batch_of(histories, has_own_negatives):
     history = np.zeros((len(histories), max(map(len, histories))), np.int32)
     pools = np.zeros(history.shape, np.bool)
-    for row, (clicks, known) in enumerate(zip(histories, has_pool, strict=True)):
+    for row, (clicks, known) in enumerate(zip(histories, has_own_negatives, strict=True)):
         history[row, : len(clicks)] = clicks
         pools[row, : len(clicks)] = known
     return Batch(
@@ -45,7 +45,7 @@ def batch_of(histories, has_pool):
         history_BL=history,
         targets_BL=history,
         negatives_BLN=history[..., None],
-        has_pool_BL=pools,
+        has_own_negatives_BL=pools,
         encode_E=np.unique(history)[1:],
         cached_R=np.zeros(0, np.int32),
         num_tokens=9,

@@ -40,16 +40,16 @@ def weights(run):
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path, weight):
     config = replace(
-        config, train=replace(config.train, epochs=2), loss=replace(config.loss, no_pool_weight=weight)
+        config, train=replace(config.train, epochs=2), loss=replace(config.loss, fallback_negatives_weight=weight)
     )
     run = start_run(tmp_path / "run", config, store)
     outcome = train(run, store)
     assert outcome.is_finished
     clicks = store.train.clicks
     is_latest = np.concatenate([np.arange(length)[::-1] < 30 for length in clicks.lengths])
-    has_pool = store.train.click_pools[:] >= 0
-    assert 0 < has_pool.mean() < 1
-    assert outcome.progress.clicks == 2 * np.sum(is_latest & (has_pool | (weight > 0)))
+    has_own_negatives = store.train.click_pools[:] >= 0
+    assert 0 < has_own_negatives.mean() < 1
+    assert outcome.progress.clicks == 2 * np.sum(is_latest & (has_own_negatives | (weight > 0)))
     validated = [line["step"] for line in lines(run) if "validation_auc" in line and "blend" not in line]
     assert validated[0] == 0
     assert len(validated) == 1 + config.train.validations

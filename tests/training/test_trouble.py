@@ -132,7 +132,7 @@ def test_a_log_of_nothing_but_clicks_is_learned_from(tmp_path):
     (folder / "behaviors.tsv").write_text("\n".join(clicks) + "\n")
     store = prepare(tmp_path / "logs", tmp_path / "store", PrepareConfig()).store
     assert len(store.train.pools)
-    assert not store.train.has_pools
+    assert not store.train.has_negatives
     chosen = recipe("nrms")
     config = replace(
         chosen,

@@ -45,7 +45,7 @@ class BatchConfig:
     max_clicks: int = 100
     """Clicks of a user at most: the latest. Without `autoregressive`, clicks of a history at most."""
     negatives: int = 1
-    """News passed over per click."""
+    """News shown but not clicked per click."""
     token_budget: int = 8192
     """A batch closes when it has so many tokens to encode; its last user may carry it over. The paper: 39800."""
     max_clicks_per_batch: int = 16384
@@ -117,7 +117,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What some users clicked and passed over, as news ids; 0 is padding.
+    """What some users clicked and shown but not clicked, as news ids; 0 is padding.
 
     No text travels with it: tokens are fetched only for the news to be encoded.
     """
@@ -132,7 +132,7 @@ class Batch:
     """Clicks to learn from: all of the history, or (B, 1) the click that comes after it."""
     negatives_BLN: Ids
     """Beside each of them."""
-    has_pool_BL: NDArray[np.bool]
+    has_own_negatives_BL: NDArray[np.bool]
     """Whether a click's negatives were skipped in its own impression; if not, they are any news of the period."""
     encode_E: Ids
     """News to be encoded and then written to the cache, sorted."""
@@ -261,13 +261,13 @@ class Batcher:
         is_click_BL = np.arange(num_places) < lengths[:, None]
         history_BL = _padded(instances.candidates.values[:, 0], is_click_BL)
         negatives_BLN = _padded(instances.candidates.values[:, 1:], is_click_BL)
-        has_pool_BL = _padded(instances.has_pool.values, is_click_BL)
+        has_own_negatives_BL = _padded(instances.has_own_negatives.values, is_click_BL)
         targets_BL = history_BL
         if not self._config.autoregressive:
             last_B1 = lengths[:, None] - 1
             targets_BL = np.take_along_axis(history_BL, last_B1, 1)
             negatives_BLN = np.take_along_axis(negatives_BLN, last_B1[..., None], 1)
-            has_pool_BL = np.take_along_axis(has_pool_BL, last_B1, 1)
+            has_own_negatives_BL = np.take_along_axis(has_own_negatives_BL, last_B1, 1)
             np.put_along_axis(history_BL, last_B1, PAD_NEWS, 1)
             history_BL = history_BL[:, :-1]
         step, epoch = self._position.step, self._position.epoch
@@ -296,7 +296,7 @@ class Batcher:
             history_BL=history_BL,
             targets_BL=targets_BL,
             negatives_BLN=negatives_BLN,
-            has_pool_BL=has_pool_BL,
+            has_own_negatives_BL=has_own_negatives_BL,
             encode_E=encode_E,
             cached_R=cached_R,
             num_tokens=num_tokens,

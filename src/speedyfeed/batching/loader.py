@@ -57,11 +57,11 @@ class Loader:
         *,
         epochs: int | None = None,
         state: LoaderState | None = None,
-        borrow: bool = True,
+        fallback_negatives: bool = True,
     ) -> None:
         """`lengths_V` is the tokens of every news. Ends after `epochs`, if given; goes on from `state`.
 
-        Without `borrow`, clicks that have no negatives of their own get none (see `Sampler`).
+        Without `fallback_negatives`, clicks that have no negatives of their own get none (see `Sampler`).
         """
         num_news = len(lengths_V) - 1
         sampler = Sampler(
@@ -71,7 +71,7 @@ class Loader:
             negatives=config.negatives,
             seed=config.seed,
             autoregressive=config.autoregressive,
-            borrow=borrow,
+            fallback_negatives=fallback_negatives,
         )
         if state is None:
             state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))

@@ -1,9 +1,9 @@
-"""Users to instances: a user's latest clicks, each with news that were passed over.
+"""Users to instances: a user's latest clicks, each with news that were shown but not clicked.
 
     clicks of user 7           8    5    3    6        (oldest first, the latest `max_clicks`)
     pool of each click         -    -  [1 2] [4]
     negatives, one a click     2    1    1    4        (8 and 5 have no pool: the user's first, [1 2])
-    has_pool                   no   no  yes  yes
+    has_own_negatives                   no   no  yes  yes
 
 With `autoregressive` off an instance is one click of a user with the clicks before it, as in the conventional
 workflow, and only that click has negatives:
@@ -11,9 +11,9 @@ workflow, and only that click has negatives:
     click 3 of user 7          8    5    3
     negatives                  0    0    1
 
-Without `borrow`, a click that has no pool of its own is part of the history and nothing else: it gets no
+Without `fallback_negatives`, a click that has no pool of its own is part of the history and nothing else: it gets no
 negatives, and with `autoregressive` off it is no instance. Users without any other click are left out. Where no
-click has a pool, all borrow.
+click has a pool, all fallback_negatives.
 
 What a user gets depends on the seed, the epoch and the user alone, not on who is sampled beside them. A block of
 users costs a few vectorised passes over its clicks; nothing else of the store is read.
@@ -41,7 +41,7 @@ class Instances:
     """Rows of the train timelines."""
     candidates: Ragged
     """By instance: a row per click, int32; column 0 is the click, the others are its negatives."""
-    has_pool: Ragged
+    has_own_negatives: Ragged
     """By instance: whether a click's negatives were skipped in its own impression."""
 
     def __len__(self) -> int:
@@ -50,18 +50,18 @@ class Instances:
     def take(self, rows: NDArray[np.integer]) -> "Instances":
         """Those instances, in that order."""
         return Instances(
-            users_U=self.users_U[rows], candidates=self.candidates.take(rows), has_pool=self.has_pool.take(rows)
+            users_U=self.users_U[rows], candidates=self.candidates.take(rows), has_own_negatives=self.has_own_negatives.take(rows)
         )
 
     def extended(self, others: "Instances") -> "Instances":
         """These instances, then the others."""
         offsets = offsets_of(np.concatenate([self.candidates.lengths, others.candidates.lengths]))
         candidates = np.concatenate([self.candidates.values, others.candidates.values])
-        has_pool = np.concatenate([self.has_pool.values, others.has_pool.values])
+        has_own_negatives = np.concatenate([self.has_own_negatives.values, others.has_own_negatives.values])
         return Instances(
             users_U=np.concatenate([self.users_U, others.users_U]),
             candidates=Ragged(values=candidates, offsets=offsets),
-            has_pool=Ragged(values=has_pool, offsets=offsets),
+            has_own_negatives=Ragged(values=has_own_negatives, offsets=offsets),
         )
 
 
@@ -77,7 +77,7 @@ class Sampler:
         negatives: int,
         seed: int,
         autoregressive: bool = True,
-        borrow: bool = True,
+        fallback_negatives: bool = True,
     ) -> None:
         self._timelines = timelines
         self._num_news = num_news
@@ -85,15 +85,15 @@ class Sampler:
         self._negatives = negatives
         self._seed = seed
         self._autoregressive = autoregressive
-        self._borrow = borrow or not timelines.has_pools
+        self._fallback_negatives = fallback_negatives or not timelines.has_negatives
         lengths = np.minimum(timelines.clicks.lengths, max_clicks)
         starts = timelines.clicks.offsets[1:] - lengths
-        self._keys = np.flatnonzero(lengths if self._borrow else count_with_pool(timelines, starts))
+        self._keys = np.flatnonzero(lengths if self._fallback_negatives else count_with_pool(timelines, starts))
         if not len(self._keys):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
         if not autoregressive:
             self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
-            if not self._borrow:
+            if not self._fallback_negatives:
                 self._keys = self._keys[timelines.click_pools[self._keys] >= 0]
 
     @property
@@ -122,16 +122,16 @@ class Sampler:
         learned = slice(None) if self._autoregressive else offsets[1:] - 1
         user_of_click = np.repeat(users, lengths)
         negatives = np.zeros((len(clicked), self._negatives), np.int32)
-        has_pool = np.zeros(len(clicked), np.bool)
-        negatives[learned], has_pool[learned] = self._draw_negatives(
+        has_own_negatives = np.zeros(len(clicked), np.bool)
+        negatives[learned], has_own_negatives[learned] = self._draw_negatives(
             clicked[learned], places[learned], user_of_click[learned], epoch
         )
-        if not self._borrow:
-            negatives[~has_pool] = PAD_NEWS
+        if not self._fallback_negatives:
+            negatives[~has_own_negatives] = PAD_NEWS
         return Instances(
             users_U=users,
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),
-            has_pool=Ragged(values=has_pool, offsets=offsets),
+            has_own_negatives=Ragged(values=has_own_negatives, offsets=offsets),
         )
 
     def _draw_negatives(
@@ -140,8 +140,8 @@ class Sampler:
         """(clicks, negatives) news, and for each click whether they come from its own impression."""
         pools = self._timelines.pools
         rows = self._timelines.click_pools[places]
-        has_pool = rows >= 0
-        rows = np.where(has_pool, rows, self._timelines.user_pools[users])
+        has_own_negatives = rows >= 0
+        rows = np.where(has_own_negatives, rows, self._timelines.user_pools[users])
         listed = rows >= 0
         starts = pools.offsets[rows[listed]]
         sizes = pools.offsets[rows[listed] + 1] - starts
@@ -155,13 +155,13 @@ class Sampler:
         negatives = np.empty(bits.shape, np.int32)
         negatives[listed] = pools.values[starts[:, None] + choose(bits[listed], sizes)]
         # A click of the history may be skipped later on: it is no negative of itself.
-        strays = ~listed | (~has_pool & (negatives == clicked[:, None]).any(axis=1))
+        strays = ~listed | (~has_own_negatives & (negatives == clicked[:, None]).any(axis=1))
         if strays.any():
             # The period holds the click itself: choose among one less, and step over it.
             chosen = choose(bits[strays], np.full(np.count_nonzero(strays), len(self._period) - 1))
             rank = np.searchsorted(self._period, clicked[strays])[:, None]
             negatives[strays] = self._period[chosen + (chosen >= rank)]
-        return negatives, has_pool
+        return negatives, has_own_negatives
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
@@ -170,7 +170,7 @@ class Sampler:
         if len(period) < 2:
             raise InputError(
                 "the train split clicks or shows one news only, expected at least two, to tell a click from what "
-                "was passed over; prepare a larger log"
+                "was shown but not clicked; prepare a larger log"
             )
         return period
 

@@ -60,7 +60,7 @@ class Timelines:
     """Skipped news by impression; empty where everything shown was clicked."""
 
     @property
-    def has_pools(self) -> bool:
+    def has_negatives(self) -> bool:
         """Whether any click has skipped news beside it."""
         return any((block >= 0).any() for block in in_blocks(self.click_pools))
 

@@ -1,4 +1,4 @@
-"""Histories of many users to user embeddings: all at once, or user by user where news embeddings are user-dependent."""
+"""Histories of many users to user embeddings: all at once, or one by one where news are user-dependent."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def history_encoder(
 def user_dependent_encoder(
     model: RecommenderModule, news: PackedNews, numbers: NDArray[np.int64]
 ) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
-    """A function from a user and a history (rows of `news`) to that user's embeddings of all news, and their own."""
+    """A function from a user and their history (rows of `news`) to all news and the user, embedded for them."""
     assert isinstance(model.news, WordNewsEncoder)
     news_for = model.news.for_users(news)
 

@@ -33,7 +33,9 @@ def write_model(
     ranks.hand_out(model)
     is_user_dependent = model.news.is_user_dependent
     news_VD = (
-        torch.empty(1 + store.num_news, 0) if is_user_dependent else encode_all(model.news, news, ranks, report=report)
+        torch.empty(1 + store.num_news, 0)
+        if is_user_dependent
+        else encode_all(model.news, news, ranks, report=report)
     )
     ranks.first(lambda: _write_model(run, model, store, news, news_VD))
 

@@ -84,7 +84,7 @@ def _learn(
         trainer.config.batch,
         epochs=config.epochs,
         state=state,
-        borrow=trainer.loss.learns_all,
+        fallback_negatives=trainer.loss.uses_fallback_negatives,
     ) as loader:
         if state is None:
             heard = stop.heard_by(report, ranks)

@@ -1,6 +1,6 @@
 """Losses: embeddings in, one number out. They know no model, no batch and no cache.
 
-`next_click_loss` tells each click from the news passed over beside it (Eq. auto). `in_batch_loss` tells it from
+`next_click_loss` tells each click from the news shown but not clicked beside it (Eq. auto). `in_batch_loss` tells it from
 all news of the batch, which are encoded anyway, so it costs one matrix product. Both compute in float32 whatever
 the precision around them, and are means over clicks: of a part of a batch, weigh each by the part's `Share`.
 """
@@ -23,8 +23,8 @@ MAX_LOGITS = 2**22
 class LossConfig:
     """What is learned from a click."""
 
-    no_pool_weight: float = 0.05
-    """Weight of a click that has no impression of its own and borrows negatives from its user's first one,
+    fallback_negatives_weight: float = 0.05
+    """Weight of a click that has no impression of its own and has fallback negatives from its user's first one,
     beside 1 for the others; 0 leaves it to the history. Where no click has an impression, all weigh 1."""
     in_batch: float = 0.0
     """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
@@ -36,7 +36,7 @@ class LossConfig:
     """Learn it, from there on."""
 
     def __post_init__(self) -> None:
-        for name in ("no_pool_weight", "popularity_correction"):
+        for name in ("fallback_negatives_weight", "popularity_correction"):
             value = getattr(self, name)
             if not value >= 0:
                 raise InputError(f"{name} {value}: expected 0 or more")
@@ -62,12 +62,12 @@ WHOLE = Share()
 class ClickLoss(nn.Module):
     """Both losses together, as `LossConfig` says. Learns the temperature, and nothing else."""
 
-    def __init__(self, config: LossConfig, no_pool_weight: float) -> None:
-        """`no_pool_weight` is that of the config, unless no click has an impression."""
+    def __init__(self, config: LossConfig, fallback_negatives_weight: float) -> None:
+        """`fallback_negatives_weight` is that of the config, unless no click has an impression."""
         super().__init__()
         self.config = config
-        self.no_pool_weight = no_pool_weight
-        self.learns_all = no_pool_weight > 0 or config.in_batch > 0
+        self.fallback_negatives_weight = fallback_negatives_weight
+        self.uses_fallback_negatives = fallback_negatives_weight > 0 or config.in_batch > 0
         """Or only from clicks that have negatives of their own."""
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
@@ -78,7 +78,7 @@ class ClickLoss(nn.Module):
         news_MD: Tensor,
         history_BL: Tensor,
         negatives_BLN: Tensor,
-        has_pool_BL: Tensor,
+        has_own_negatives_BL: Tensor,
         log_popularity_M: Tensor,
         share: Share = WHOLE,
     ) -> Tensor:
@@ -87,7 +87,7 @@ class ClickLoss(nn.Module):
         users_BLD = users_BLD.float() * self.log_scale.exp()
         loss = users_BLD.new_zeros(())
         if config.in_batch < 1:
-            weights_BL = torch.where(has_pool_BL, 1.0, self.no_pool_weight)
+            weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight)
             clicks_BLD, negatives_BLND = dispatch(news_MD, history_BL), dispatch(news_MD, negatives_BLN)
             next_click = next_click_loss(users_BLD, clicks_BLD, negatives_BLND, history_BL > 0, weights_BL)
             loss = loss + (1 - config.in_batch) * share.weight * next_click

@@ -67,8 +67,8 @@ class Trainer:
         self.model = build_recommender(config.recommender, store).to(self.device)
         tokenizer = store.path / WORDS if self.model.news.reads_words else config.news.encoder
         self.model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
-        no_pool_weight = config.loss.no_pool_weight if store.train.has_pools else 1.0
-        self.loss = ClickLoss(config.loss, no_pool_weight).to(self.device)
+        fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
+        self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self._waiting_weight = 0.0  # of what was learned since the last update
         self.cache = (
@@ -112,7 +112,7 @@ class Trainer:
             raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
         accumulate = self.config.train.accumulate
         # Batches of one update learn as one batch of all their clicks would: each by what its clicks weigh.
-        weight = weigh(batch, self.loss.no_pool_weight)[0] if accumulate > 1 else 1.0
+        weight = weigh(batch, self.loss.fallback_negatives_weight)[0] if accumulate > 1 else 1.0
         self.scaler.scale(learned.loss * weight).backward()
         self._waiting_weight += weight
         if (batch.step + 1) % accumulate == 0:

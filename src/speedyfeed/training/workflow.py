@@ -82,9 +82,9 @@ class Workflow:
             merged.news_MD,
             targets_BL,
             negatives_BLN,
-            torch.as_tensor(batch.has_pool_BL, device=device),
+            torch.as_tensor(batch.has_own_negatives_BL, device=device),
             self._log_popularity_V[merged.ids_M].to(device),
-            share_of(batch, whole, self._loss.no_pool_weight),
+            share_of(batch, whole, self._loss.fallback_negatives_weight),
         )
         return BatchLoss(loss=loss, merged=merged)
 

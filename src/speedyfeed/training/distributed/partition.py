@@ -21,7 +21,7 @@ from speedyfeed.progress import Report, silent
 from speedyfeed.training.distributed.process_group import Ranks
 from speedyfeed.training.losses import Share
 
-PER_USER = ("users_B", "history_BL", "targets_BL", "negatives_BLN", "has_pool_BL")
+PER_USER = ("users_B", "history_BL", "targets_BL", "negatives_BLN", "has_own_negatives_BL")
 
 
 def deal(sizes: NDArray[np.integer], num_shares: int) -> list[NDArray[np.int64]]:
@@ -49,9 +49,9 @@ def own_users(batch: Batch, ranks: Ranks) -> Batch:
     return replace(batch, **{name: array[rows] for name, array in arrays.items()})
 
 
-def share_of(part: Batch, whole: Batch, no_pool_weight: float) -> Share:
+def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Share:
     """How much of the batch the part is, to a loss in which clicks without their own negatives weigh that much."""
-    (weight, clicks), (all_weight, all_clicks) = (weigh(batch, no_pool_weight) for batch in (part, whole))
+    (weight, clicks), (all_weight, all_clicks) = (weigh(batch, fallback_negatives_weight) for batch in (part, whole))
     return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
 
 
@@ -84,7 +84,7 @@ def encode_all(encoder: NewsModule, news: PackedNews, ranks: Ranks, *, report: R
     return news_VD
 
 
-def weigh(batch: Batch, no_pool_weight: float) -> tuple[float, int]:
+def weigh(batch: Batch, fallback_negatives_weight: float) -> tuple[float, int]:
     """What the clicks weigh, and how many they are."""
-    has_pool = batch.has_pool_BL[batch.targets_BL > 0]
-    return float(np.where(has_pool, 1.0, no_pool_weight).sum()), len(has_pool)
+    has_own_negatives = batch.has_own_negatives_BL[batch.targets_BL > 0]
+    return float(np.where(has_own_negatives, 1.0, fallback_negatives_weight).sum()), len(has_own_negatives)
