@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from contracts import NewsEncoderContract
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import Start
+from speedyfeed.models.base import InitConfig
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
@@ -217,7 +217,7 @@ def test_a_trial_step_leaves_no_gradient() -> None:
 def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
     pooled = encoder.encode_texts(news)
-    encoder.begin(Start(), pooled)
+    encoder.initialize(InitConfig(), pooled)
     after = encoder.encode_all(news)
     torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
     spread = torch.linalg.svdvals(pooled - pooled.mean(0))
@@ -229,7 +229,7 @@ def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
     pooled = encoder.encode_texts(news)
     plain, scaled = [], []
     for power, out in ((0.0, plain), (0.5, scaled)):
-        encoder.begin(Start(power=power), pooled)
+        encoder.initialize(InitConfig(power=power), pooled)
         out.append(torch.linalg.svdvals(encoder.encode_all(news)))
     torch.testing.assert_close(scaled[0], plain[0] * (plain[0] / plain[0][0]).sqrt(), rtol=1e-4, atol=1e-5)
 
@@ -237,7 +237,7 @@ def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
 def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
     encoder, news = make_encoder(dim=8, normalize=False), make_news()
     pooled = encoder.encode_texts(news)
-    encoder.begin(Start(centre=False), pooled)
+    encoder.initialize(InitConfig(centre=False), pooled)
     after = encoder.encode_all(news)  # five news span at most five of eight directions: nothing is lost
     torch.testing.assert_close(after @ after.T, pooled @ pooled.T, rtol=1e-4, atol=1e-4)
     assert not encoder.projection.bias.any()
@@ -246,15 +246,15 @@ def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
 def test_categories_begin_at_right_angles_and_unknown_ones_add_nothing() -> None:
     encoder, news = make_encoder(dim=8), make_news()
     for length in (0.0, 0.3, 1.0):
-        assert Start(category=length) in encoder.starts
-        encoder.begin(Start(category=length), encoder.encode_texts(news))
+        assert InitConfig(category=length) in encoder.init_candidates
+        encoder.initialize(InitConfig(category=length), encoder.encode_texts(news))
         weight = encoder.category.weight.detach()
         torch.testing.assert_close(weight @ weight.T, length**2 * torch.diag(torch.tensor([0.0, 1.0, 1.0])))
     bare_MD = encoder.encode_all(replace(news, categories_M=None))
     unknown_MD = encoder.encode_all(replace(news, categories_M=torch.zeros(5, dtype=torch.long)))
     torch.testing.assert_close(unknown_MD, bare_MD)
     assert not torch.allclose(encoder.encode_all(news), bare_MD, atol=0.1)
-    assert {start.category for start in make_encoder(categories=False).starts} == {0.0}
+    assert {init.category for start in make_encoder(categories=False).starts} == {0.0}
 
 
 def test_embeddings_have_length_one_unless_told_otherwise() -> None:

@@ -102,7 +102,7 @@ def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_pa
     trainer = Trainer(start_run(tmp_path / "run", config, store), store)
     bias = trainer.model.news.projection.bias
     monkeypatch.setattr(Validation, "measure_encoded", lambda *_: centred_auc if bias.any() else 0.65)
-    assert trainer.begin() == max(centred_auc, 0.65)
+    assert trainer.initialize() == max(centred_auc, 0.65)
     assert bool(bias.any()) == (centred_auc > 0.65)
 
 
@@ -115,7 +115,7 @@ def test_a_start_validates_as_any_model_does_in_the_precision_of_training(
     seen = []
     measure = Validation.measure_encoded
     monkeypatch.setattr(Validation, "measure_encoded", lambda *args: seen.append(args[2]) or measure(*args))
-    assert trainer.begin() == pytest.approx(trainer.validate(), abs=1e-3)
+    assert trainer.initialize() == pytest.approx(trainer.validate(), abs=1e-3)
     exact_MD = trainer.model.news.encode_all(trainer.validation.select(trainer.news))
     error = (seen[-1] - exact_MD).abs().max()
     assert error < 1e-6 if precision == "fp32" else 1e-5 < error < 0.1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
+class InitConfig:
     """Where training may begin; which of several is best is for the data to say."""
 
     centre: bool = True
@@ -79,11 +79,11 @@ class NewsModule(nn.Module):
         return {}
 
     @property
-    def starts(self) -> Sequence[Start]:
+    def init_candidates(self) -> Sequence[InitConfig]:
         """Where it may begin."""
-        return (Start(), Start(centre=False))
+        return (InitConfig(), InitConfig(centre=False))
 
-    def begin(self, start: Start, news_MH: Tensor) -> None:
+    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
         """Begin there, given what `read` makes of some news."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import NewsModule, Start
+from speedyfeed.models.base import NewsModule, InitConfig
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.id_maps import UNKNOWN
@@ -147,19 +147,19 @@ class NewsEncoder(NewsModule):
         super().save(folder)
 
     @property
-    def starts(self) -> list[Start]:
-        """All that `begin` can do, in steps that tell."""
+    def init_candidates(self) -> list[InitConfig]:
+        """All that `initialize` can do, in steps that tell."""
         lengths = CATEGORY_LENGTHS if self.category is not None else (0.0,)
         return [
-            Start(centre=centre, power=power, category=length)
+            InitConfig(centre=centre, power=power, category=length)
             for centre, power, length in product((True, False), POWERS, lengths)
         ]
 
     @torch.no_grad()
-    def begin(self, start: Start, news_MH: Tensor) -> None:
+    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
         """Keep what tells these news apart; a random projection would blur what the encoder knows.
 
-        Their embeddings share a large part, how much a news is like all others; `start` says whether it stays, and
+        Their embeddings share a large part, how much a news is like all others; `init` says whether it stays, and
         how much the main subjects count beside details.
         Categories begin at right angles to each other: a user of one is not taken for a user of another.
         """
@@ -169,12 +169,12 @@ class NewsEncoder(NewsModule):
             if self.dim < mean_H.numel():
                 _, spread, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
                 scale_D = nn.functional.pad(spread, (0, self.dim))[: self.dim, None] / spread[0]
-                self.projection.weight.copy_(scale_D**start.power * directions_HH[: self.dim])
-            self.projection.bias.copy_(-self.projection.weight @ mean_H if start.centre else torch.zeros(self.dim))
+                self.projection.weight.copy_(scale_D**init.power * directions_HH[: self.dim])
+            self.projection.bias.copy_(-self.projection.weight @ mean_H if init.centre else torch.zeros(self.dim))
         if self.category is not None:
             codes_CD = torch.empty(self.category.num_embeddings, self.dim)
             nn.init.orthogonal_(codes_CD, generator=torch.Generator().manual_seed(0))
-            self.category.weight.copy_(start.category * nn.functional.normalize(codes_CD, dim=1))
+            self.category.weight.copy_(init.category * nn.functional.normalize(codes_CD, dim=1))
             self.category.weight[UNKNOWN] = 0
 
     def train(self, mode: bool = True) -> "NewsEncoder":

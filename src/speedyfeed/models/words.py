@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from speedyfeed.models.base import NewsModule, Start
+from speedyfeed.models.base import NewsModule, InitConfig
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
@@ -113,9 +113,9 @@ class WordNewsEncoder(NewsModule):
         return self._tokenizer
 
     @torch.no_grad()
-    def begin(self, start: Start, news_MH: Tensor) -> None:
+    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
         """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
-        self.shift.copy_(-news_MH.mean(0) if start.centre else torch.zeros(self.dim))
+        self.shift.copy_(-news_MH.mean(0) if init.centre else torch.zeros(self.dim))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:

@@ -89,7 +89,7 @@ def _learn(
         if state is None:
             heard = stop.heard_by(report, ranks)
             heard("first look", 0, 0)
-            auc = trainer.begin(lambda _, done, total, note="": heard("first look", done, total, note))
+            auc = trainer.initialize(lambda _, done, total, note="": heard("first look", done, total, note))
             if trainer.validation is not None:
                 progress = _look(trainer, metrics, progress, auc)
         while not is_over:

@@ -20,7 +20,7 @@ from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.tokens import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import Start
+from speedyfeed.models.base import InitConfig
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderConfig
@@ -142,7 +142,7 @@ class Trainer:
         self.ranks.wait()  # until every host has the rows
         return restored
 
-    def begin(self, report: Report = silent) -> float:
+    def initialize(self, report: Report = silent) -> float:
         """Begin where it validates best, of all starts the encoder has; returns that AUC, 0 without a validation.
 
         Texts are read once for all starts. User-dependent encoders, which are costly to validate, take the first.
@@ -150,15 +150,15 @@ class Trainer:
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
         sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
-        best, auc = news.starts[0], 0.0
+        best, auc = news.init_candidates[0], 0.0
         if self.validation is not None and not news.is_user_dependent:
             shown = self.validation.select(self.news)
             with self.precision.autocast():
                 shown_MH = news.encode_texts(shown, report=report)
-            aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.starts}
+            aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.init_candidates}
             best = max(aucs, key=lambda start: aucs[start])
             auc = aucs[best]
-        news.begin(best, sample_MH)
+        news.initialize(best, sample_MH)
         self.ranks.hand_out(self.model)
         if self.validation is not None and news.is_user_dependent:
             auc = self.validate()
@@ -168,11 +168,11 @@ class Trainer:
         return auc
 
     @torch.no_grad()
-    def _try(self, start: Start, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
+    def _try(self, start: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
         """AUC of the validation sample if the run began there."""
         assert self.validation is not None
         self.model.train(False)
-        self.model.news.begin(start, sample_MH)
+        self.model.news.initialize(start, sample_MH)
         with self.precision.autocast():
             news_MD = self.model.news.project(shown_MH.to(self.device), shown.categories_M).float().cpu()
         return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
