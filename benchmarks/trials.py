@@ -94,7 +94,7 @@ class Trial:
     """In the second half of the run; None where it was too short to tell."""
     precision: str
     curve: list[Look]
-    """Empty where nothing was validated; blends are no part of it."""
+    """Empty where nothing was validated; interpolates are no part of it."""
     kept_clicks: int
     """What the model that was kept had learned from: 0 where no look found better than the start."""
 
@@ -177,13 +177,13 @@ def compare_trials(a: Sequence[Path], b: Sequence[Path]) -> Difference:
     return Difference(mean=found.mean, ci95=found.ci95)
 
 
-def load_curve(run: Path, *, blends: bool = False) -> list[Look]:
-    """The validations of a run, in order; those of blends, which come last, only if asked for."""
+def load_curve(run: Path, *, interpolates: bool = False) -> list[Look]:
+    """The validations of a run, in order; those of interpolates, which come last, only if asked for."""
     lines = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
     return [
         Look(minutes=line["seconds"] / 60, clicks=line["clicks"], auc=line["validation_auc"])
         for line in lines
-        if "validation_auc" in line and (blends or "blend" not in line)
+        if "validation_auc" in line and (interpolates or "interpolation_alpha" not in line)
     ]
 
 
@@ -213,7 +213,7 @@ def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
         with open_data(finished, store.path, report=report) as data:
             judged = judge_run(finished, data, exact=True, report=report)
             write_per_impression(run.path / VALUES, data, judged)
-    looks = load_curve(run.path, blends=True)
+    looks = load_curve(run.path, interpolates=True)
     means = {name: found.mean for name, found in judged.overall.metrics.items()}
     trial = Trial(
         seed=run.config.train.seed,

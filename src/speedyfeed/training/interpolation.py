@@ -15,25 +15,25 @@ from torch import Tensor, nn
 
 from speedyfeed.files import new_file
 
-SHARES = (0.25, 0.5, 0.75)
+ALPHAS = (0.25, 0.5, 0.75)
 """Parts of the way that are tried."""
 
 
-def save_start(path: Path, model: nn.Module) -> None:
+def save_initial(path: Path, model: nn.Module) -> None:
     """Keep the weights that training will change."""
     with new_file(path) as partial:
         save_file({name: value.detach().contiguous() for name, value in _trained(model)}, partial)
 
 
 @torch.no_grad()
-def blend(path: Path, model: nn.Module, look: Callable[[float], None]) -> None:
+def interpolate(path: Path, model: nn.Module, look: Callable[[float], None]) -> None:
     """Call `look` with each share while the model has gone that far from the start that was saved to `path`.
 
     Afterwards its weights are what they were.
     """
     start: Mapping[str, Tensor] = load_file(path)
     end = {name: value.detach().clone() for name, value in _trained(model)}
-    for share in SHARES:
+    for share in ALPHAS:
         for name, value in _trained(model):
             value.copy_(start[name].to(value).lerp(end[name], share))
         look(share)

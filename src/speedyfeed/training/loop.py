@@ -1,6 +1,6 @@
 """The training loop: a run from its newest checkpoint to its end; when to look, to save, to stop.
 
-first look --> steps, with looks and checkpoints between --> looks at blends --> the recommender
+first look --> steps, with looks and checkpoints between --> looks at interpolates --> the recommender
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import write_model
 from speedyfeed.training.checkpoint import Progress
 from speedyfeed.training.distributed.process_group import ALONE, Ranks
-from speedyfeed.training.interpolation import blend
+from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.run_folder import RunFolder, TrainConfig
 from speedyfeed.training.signals import Stop, Stopped
@@ -52,7 +52,7 @@ def train(
             except Stopped:
                 return Outcome(progress=progress, is_finished=False)
             if is_over:
-                progress = _look_at_blends(trainer, metrics, progress, stop)
+                progress = _validate_interpolations(trainer, metrics, progress, stop)
         if not is_over or ranks.any(stop.is_asked):
             return Outcome(progress=progress, is_finished=False)
         ranks.first(lambda: run.note(best_auc=progress.best_auc))
@@ -164,20 +164,20 @@ def _is_over(progress: Progress, config: TrainConfig) -> bool:
 
 
 def _look(
-    trainer: Trainer, metrics: MetricsFile, progress: Progress, auc: float, blend_share: float | None = None
+    trainer: Trainer, metrics: MetricsFile, progress: Progress, auc: float, alpha: float | None = None
 ) -> Progress:
     """Note a validation, of a blend perhaps, and keep the model if none was better; the start is always kept."""
     told = {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
-    metrics.write(progress.step, told if blend_share is None else told | {"blend": blend_share})
+    metrics.write(progress.step, told if alpha is None else told | {"interpolation_alpha": alpha})
     if progress.step and not auc > progress.best_auc:
         return progress
-    trainer.keep(progress.step, blend_share)
+    trainer.keep(progress.step, alpha)
     return replace(progress, best_auc=auc)
 
 
-def _look_at_blends(trainer: Trainer, metrics: MetricsFile, progress: Progress, stop: Stop) -> Progress:
-    """Look at blends of the start and the end, where the start was saved."""
-    if not progress.step or not trainer.ranks.any(trainer.run.start.exists()):
+def _validate_interpolations(trainer: Trainer, metrics: MetricsFile, progress: Progress, stop: Stop) -> Progress:
+    """Look at interpolates of the start and the end, where the start was saved."""
+    if not progress.step or not trainer.ranks.any(trainer.run.initial_weights.exists()):
         return progress
 
     def look(share: float) -> None:
@@ -186,5 +186,5 @@ def _look_at_blends(trainer: Trainer, metrics: MetricsFile, progress: Progress, 
             return  # all of them come again when the run is resumed
         progress = _look(trainer, metrics, progress, trainer.validate(), share)
 
-    blend(trainer.run.start, trainer.model, look)
+    interpolate(trainer.run.initial_weights, trainer.model, look)
     return progress

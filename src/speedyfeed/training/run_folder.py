@@ -5,7 +5,7 @@ RUN/
   words.parquet   document frequencies, so that later news are refined alike
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
-  start.safetensors  the weights it began with, to be blended with the last
+  initial.safetensors  the weights it began with, to be blended with the last
   best/           step-N/: the model that validated best so far
   model/          the finished recommender with its news and how they were prepared, written last
   index/          the graphs of the last evaluation
@@ -105,7 +105,7 @@ class RunFolder:
         self.path = path
         self.facts = facts
         self.checkpoints = path / "checkpoints"
-        self.start = path / "start.safetensors"
+        self.initial_weights = path / "initial.safetensors"
         self.best = path / "best"
         self.model = path / "model"
         self.words = path / "words.parquet"

@@ -40,7 +40,7 @@ from speedyfeed.training.checkpoint import (
 )
 from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.distributed.process_group import ALONE, Ranks
-from speedyfeed.training.interpolation import save_start
+from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.run_folder import RunFolder, TrainConfig, open_run
 from speedyfeed.training.validation import Validation
@@ -163,8 +163,8 @@ class Trainer:
         if self.validation is not None and news.is_user_dependent:
             auc = self.validate()
         self.ranks.first(lambda: self.run.note(start=asdict(best)))
-        if self.blends:
-            self.ranks.first(lambda: save_start(self.run.start, self.model))
+        if self.interpolates:
+            self.ranks.first(lambda: save_initial(self.run.initial_weights, self.model))
         return auc
 
     @torch.no_grad()
@@ -183,13 +183,13 @@ class Trainer:
         return self.ranks.from_first(self.validation.measure(self.model, self.news, self.precision, self.ranks))
 
     @property
-    def blends(self) -> bool:
+    def interpolates(self) -> bool:
         """Whether the end of the run is blended with its start: only a pretrained start is worth it."""
         return self.validation is not None and any(True for _ in self.model.news.pretrained())
 
-    def keep(self, step: int, blend_share: float | None = None) -> None:
+    def keep(self, step: int, alpha: float | None = None) -> None:
         """Keep the model of this step as the best so far; of a blend, the share is the end's."""
-        name = f"step-{step:08d}" + ("" if blend_share is None else f"-blend-{blend_share}")
+        name = f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
         self.ranks.first(lambda: keep_best(self.run, self.model, name))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:

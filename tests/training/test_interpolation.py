@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from speedyfeed.training.checkpoint import checkpoints
-from speedyfeed.training.interpolation import SHARES, blend, save_start
+from speedyfeed.training.interpolation import ALPHAS, interpolate, save_initial
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import start_run
@@ -19,41 +19,41 @@ from speedyfeed.training.trainer import Trainer
 def test_a_blend_lies_on_the_line_from_start_to_end(tmp_path):
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
-    save_start(tmp_path / "start", model)
+    save_initial(tmp_path / "start", model)
     start, bias = model.weight.detach().clone(), model.bias.clone()
     end = torch.randn(2, 3)
     model.weight.data.copy_(end)
     seen = {}
-    blend(tmp_path / "start", model, lambda share: seen.update({share: model.weight.detach().clone()}))
-    assert tuple(seen) == SHARES
+    interpolate(tmp_path / "start", model, lambda share: seen.update({share: model.weight.detach().clone()}))
+    assert tuple(seen) == ALPHAS
     for share, weight in seen.items():
         torch.testing.assert_close(weight, (1 - share) * start + share * end)
     torch.testing.assert_close(model.weight.detach(), end, rtol=0, atol=0)
     torch.testing.assert_close(model.bias, bias, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("best_look", ["last", "blend", "start"])
+@pytest.mark.parametrize("best_look", ["last", "interpolation_alpha", "start"])
 def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_look):
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4, validations=1)), store)
-    # The start has a true AUC; what is looked at then is the end, and the blends.
-    aucs = iter({"last": [1.2, 1.1, 1.1, 1.1], "blend": [1.1, 1.1, 1.2, 1.15], "start": [0.0] * 4}[best_look])
+    # The start has a true AUC; what is looked at then is the end, and the interpolates.
+    aucs = iter({"last": [1.2, 1.1, 1.1, 1.1], "interpolation_alpha": [1.1, 1.1, 1.2, 1.15], "start": [0.0] * 4}[best_look])
     monkeypatch.setattr(Trainer, "validate", lambda _: next(aucs))
     outcome = train(run, store)
     kept = load_file(run.model / "model.safetensors")["news.projection.weight"]
     (saved,) = checkpoints(run.checkpoints)
     end = load_file(saved / "model" / "model.safetensors")["news.projection.weight"]
-    start = load_file(run.start)["news.projection.weight"]
+    start = load_file(run.initial_weights)["news.projection.weight"]
     assert not torch.equal(start, end)
-    share = {"last": 1.0, "blend": 0.5, "start": 0.0}[best_look]
+    share = {"last": 1.0, "interpolation_alpha": 0.5, "start": 0.0}[best_look]
     torch.testing.assert_close(kept, start.lerp(end, share), rtol=0, atol=1e-7)
     if best_look != "start":
         assert outcome.progress.best_auc == 1.2
     looks = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
-    assert [look["blend"] for look in looks if "blend" in look] == list(SHARES)
+    assert [look["interpolation_alpha"] for look in looks if "interpolation_alpha" in look] == list(ALPHAS)
 
 
 def test_nothing_is_blended_that_was_not_trained_or_not_validated(store, config, tmp_path):
     for name, changes in (("untrained", {"steps": 0}), ("unseen", {"steps": 2, "validations": 0})):
         run = start_run(tmp_path / name, replace(config, train=replace(config.train, **changes)), store)
         assert train(run, store).is_finished
-        assert "blend" not in (run.path / METRICS).read_text()
+        assert "interpolation_alpha" not in (run.path / METRICS).read_text()
