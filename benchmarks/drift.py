@@ -33,7 +33,7 @@ class Drift:
 
 
 def watch_drift(trainer: Trainer, batch: Batch) -> None:
-    """Look at this batch, if its turn has come and it reads anything."""
+    """ValidationPoint at this batch, if its turn has come and it reads anything."""
     if batch.step % STEPS_PER_LOOK or not len(batch.cached_R):
         return
     assert trainer.cache is not None

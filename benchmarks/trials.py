@@ -68,7 +68,7 @@ class Contender:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class ValidationPoint:
     """A validation while training."""
 
     minutes: float
@@ -93,7 +93,7 @@ class Trial:
     cache_hit_rate: float | None
     """In the second half of the run; None where it was too short to tell."""
     precision: str
-    curve: list[Look]
+    curve: list[ValidationPoint]
     """Empty where nothing was validated; interpolates are no part of it."""
     kept_clicks: int
     """What the model that was kept had learned from: 0 where no look found better than the start."""
@@ -156,7 +156,7 @@ def run_trial(contender: Contender, seed: int, store: Store, out: Path, watch: W
         for spent in (run.checkpoints, run.best):  # a judged run is not gone on with
             shutil.rmtree(spent, ignore_errors=True)
     found = json.loads((path / TRIAL).read_text("utf-8"))
-    return Trial(**found | {"curve": [Look(**look) for look in found["curve"]]})
+    return Trial(**found | {"curve": [ValidationPoint(**look) for look in found["curve"]]})
 
 
 def trial_path(out: Path, name: str, seed: int) -> Path:
@@ -177,11 +177,11 @@ def compare_trials(a: Sequence[Path], b: Sequence[Path]) -> Difference:
     return Difference(mean=found.mean, ci95=found.ci95)
 
 
-def load_curve(run: Path, *, interpolates: bool = False) -> list[Look]:
+def load_curve(run: Path, *, interpolates: bool = False) -> list[ValidationPoint]:
     """The validations of a run, in order; those of interpolates, which come last, only if asked for."""
     lines = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
     return [
-        Look(minutes=line["seconds"] / 60, clicks=line["clicks"], auc=line["validation_auc"])
+        ValidationPoint(minutes=line["seconds"] / 60, clicks=line["clicks"], auc=line["validation_auc"])
         for line in lines
         if "validation_auc" in line and (interpolates or "interpolation_alpha" not in line)
     ]

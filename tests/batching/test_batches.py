@@ -225,7 +225,7 @@ def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens
     whole = [contents(batch) for batch in batches_of(log, tokens, config)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_USERS", block)
-        patch.setattr(module, "FIRST_LOOK", block)
+        patch.setattr(module, "FIRST_CHUNK", block)
         assert [contents(batch) for batch in batches_of(log, tokens, config)] == whole
 
 

@@ -25,7 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array, Ragged
 
 BLOCK_USERS = 1024  # users sampled in one go; batches do not depend on it
-FIRST_LOOK = 32  # users of a bucket counted at first, then twice as many; likewise
+FIRST_CHUNK = 32  # users of a bucket counted at first, then twice as many; likewise
 EDGE_USERS = 4096  # users looked at to place the edges of the buckets
 
 Ids = NDArray[np.int32]
@@ -227,7 +227,7 @@ class Batcher:
 
     def _find_budget(self, candidates: Ragged, rows: Rows) -> int:
         """Which of the instances reaches the token budget; their number if none does."""
-        num_seen = FIRST_LOOK
+        num_seen = FIRST_CHUNK
         while True:
             tokens = self._count_tokens(candidates.take(rows[:num_seen]))
             last = int(np.searchsorted(tokens, self._config.token_budget))

@@ -88,10 +88,10 @@ def _learn(
     ) as loader:
         if state is None:
             heard = stop.heard_by(report, ranks)
-            heard("first look", 0, 0)
-            auc = trainer.initialize(lambda _, done, total, note="": heard("first look", done, total, note))
+            heard("initial validation", 0, 0)
+            auc = trainer.initialize(lambda _, done, total, note="": heard("initial validation", done, total, note))
             if trainer.validation is not None:
-                progress = _look(trainer, metrics, progress, auc)
+                progress = _record_validation(trainer, metrics, progress, auc)
         while not is_over:
             started = perf_counter()
             batch = next(loader, None)
@@ -130,7 +130,7 @@ def _learn(
             if is_over:
                 trainer.flush(factor)
             if trainer.validation is not None and (crossed or is_over):
-                progress = _look(trainer, metrics, progress, trainer.validate())
+                progress = _record_validation(trainer, metrics, progress, trainer.validate())
             is_whole = progress.step % config.accumulate == 0  # an update is never half saved
             if is_over or (is_whole and (is_stopped or progress.step - saved_step >= config.checkpoint_every)):
                 metrics.write(progress.step, trainer.check_cache(progress.step))
@@ -163,7 +163,7 @@ def _is_over(progress: Progress, config: TrainConfig) -> bool:
     return has_steps or (config.minutes is not None and progress.seconds >= 60 * config.minutes)
 
 
-def _look(
+def _record_validation(
     trainer: Trainer, metrics: MetricsFile, progress: Progress, auc: float, alpha: float | None = None
 ) -> Progress:
     """Note a validation, of a blend perhaps, and keep the model if none was better; the start is always kept."""
@@ -176,7 +176,7 @@ def _look(
 
 
 def _validate_interpolations(trainer: Trainer, metrics: MetricsFile, progress: Progress, stop: Stop) -> Progress:
-    """Look at interpolates of the start and the end, where the start was saved."""
+    """ValidationPoint at interpolates of the start and the end, where the start was saved."""
     if not progress.step or not trainer.ranks.any(trainer.run.initial_weights.exists()):
         return progress
 
@@ -184,7 +184,7 @@ def _validate_interpolations(trainer: Trainer, metrics: MetricsFile, progress: P
         nonlocal progress
         if trainer.ranks.any(stop.is_asked):
             return  # all of them come again when the run is resumed
-        progress = _look(trainer, metrics, progress, trainer.validate(), share)
+        progress = _record_validation(trainer, metrics, progress, trainer.validate(), share)
 
     interpolate(trainer.run.initial_weights, trainer.model, look)
     return progress
