@@ -64,7 +64,7 @@ class QualityRow:
     metrics: dict[str, Spread]
     clicks: float
     """Learned from, mean over seeds."""
-    kept_clicks: float
+    best_clicks: float
     """Learned from when the model that was kept stood, mean over seeds: the start is kept if nothing beats it."""
     minutes: float
     trials: list[Trial]
@@ -141,7 +141,7 @@ def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> QualityRow:
         workflow="fast" if run.batch.autoregressive else "conventional",
         metrics={metric: Spread.of([trial.metrics[metric] for trial in trials]) for metric in METRICS},
         clicks=float(np.mean([trial.clicks for trial in trials])),
-        kept_clicks=float(np.mean([trial.kept_clicks for trial in trials])),
+        best_clicks=float(np.mean([trial.best_clicks for trial in trials])),
         minutes=float(np.mean([trial.minutes for trial in trials])),
         trials=list(trials),
     )
@@ -159,7 +159,7 @@ def tables(figures: QualityFigures) -> str:
             row.name,
             *(str(row.metrics[metric]) for metric in METRICS),
             f"{row.clicks:,.0f}",
-            f"{row.kept_clicks:,.0f}",
+            f"{row.best_clicks:,.0f}",
             f"{row.minutes:.2f}",
         ]
         for row in figures.rows

@@ -56,7 +56,7 @@ class Limits:
     def limit(self, run: RunConfig) -> RunConfig:
         """The run within these limits."""
         limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
-        return replace(run, train=replace(run.train, keep=1, **limits))
+        return replace(run, train=replace(run.train, max_checkpoints=1, **limits))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +95,7 @@ class Trial:
     precision: str
     curve: list[ValidationPoint]
     """Empty where nothing was validated; interpolates are no part of it."""
-    kept_clicks: int
+    best_clicks: int
     """What the model that was kept had learned from: 0 where no look found better than the start."""
 
 
@@ -225,7 +225,7 @@ def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
         precision=run.facts["precision"]["name"],
         curve=load_curve(run.path),
-        kept_clicks=max(looks, key=lambda look: look.auc).clicks if looks else outcome.progress.clicks,
+        best_clicks=max(looks, key=lambda look: look.auc).clicks if looks else outcome.progress.clicks,
     )
     with new_file(run.path / TRIAL) as partial:
         write_json(partial, asdict(trial))

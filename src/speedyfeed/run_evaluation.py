@@ -37,7 +37,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import prepare_split
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
-from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, HnswIndex, kept_in
+from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, HnswIndex, cached_in
 from speedyfeed.training.run_folder import RUN, RunFolder, fingerprint, open_run
 
 SEED = 0  # of the bootstrap: the same figures have the same intervals
@@ -146,7 +146,7 @@ def judge_run(
     embedded = _embed(finished, data, report)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool == "split" and finished.path.is_dir():
-        build_index = kept_in(finished.path / "index")
+        build_index = cached_in(finished.path / "index")
     return evaluate(
         data.impressions,
         embedded.news_VD,

@@ -69,11 +69,11 @@ def test_every_run_has_all_metrics_and_their_spread(figures):
             assert trial["steps"] == 2
             start, end = trial["curve"]
             assert (start["clicks"], end["clicks"]) == (0, trial["clicks"])
-            assert trial["kept_clicks"] in (0, trial["clicks"])
-        assert row["kept_clicks"] == np.mean([trial["kept_clicks"] for trial in row["trials"]])
+            assert trial["best_clicks"] in (0, trial["clicks"])
+        assert row["best_clicks"] == np.mean([trial["best_clicks"] for trial in row["trials"]])
     nrms, encoder = found["rows"]
     kept = [0 if start["auc"] >= end["auc"] else end["clicks"] for start, end in curves(nrms)]  # it has no blends
-    assert [trial["kept_clicks"] for trial in nrms["trials"]] == kept
+    assert [trial["best_clicks"] for trial in nrms["trials"]] == kept
     assert nrms["clicks"] != encoder["clicks"]
     assert nrms["trials"][0]["metrics"] != nrms["trials"][1]["metrics"]  # seeds are seeds
 

@@ -10,7 +10,7 @@ from speedyfeed.retrieval.index import (
     HnswConfig,
     HnswIndex,
     Neighbours,
-    kept_in,
+    cached_in,
     open_index,
     overlap,
 )
@@ -118,7 +118,7 @@ def test_news_of_equal_length_are_dealt_to_graphs_by_their_ids(tmp_path):
 
 def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
     ids, embeddings, queries = np.arange(1, 101), vectors(100), vectors(5, seed=1)
-    build = kept_in(tmp_path / "index")
+    build = cached_in(tmp_path / "index")
     found = build(ids, embeddings).search(queries, 10)
     other = build(ids[:50], embeddings[:50])
     assert len(other) == 50

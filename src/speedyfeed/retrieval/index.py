@@ -245,7 +245,7 @@ class HnswIndex:
         return {"kind": "hnsw", "graphs": len(self._graphs)} | dataclasses.asdict(self._config)
 
 
-def kept_in(folder: Path) -> BuildIndex:
+def cached_in(folder: Path) -> BuildIndex:
     """Builds an `HnswIndex` and keeps it in a folder; the same embeddings of the same news are opened from there.
 
     The folder holds one index, that of the news it was last asked for.

@@ -14,7 +14,7 @@ from speedyfeed.training.distributed.process_group import Ranks
 from speedyfeed.training.run_folder import RunFolder
 
 
-def keep_best(run: RunFolder, model: Recommender, name: str) -> None:
+def save_best(run: RunFolder, model: Recommender, name: str) -> None:
     """Keep this model as the best so far; the one before goes when it is whole."""
     path = run.best / name
     if not path.exists():  # else a resumed run comes by again

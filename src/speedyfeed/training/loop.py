@@ -171,7 +171,7 @@ def _record_validation(
     metrics.write(progress.step, told if alpha is None else told | {"interpolation_alpha": alpha})
     if progress.step and not auc > progress.best_auc:
         return progress
-    trainer.keep(progress.step, alpha)
+    trainer.save_best(progress.step, alpha)
     return replace(progress, best_auc=auc)
 
 

@@ -67,12 +67,12 @@ class TrainConfig:
     """Dev impressions in the validation sample."""
     checkpoint_every: int = 200
     """Batches between checkpoints."""
-    keep: int = 2
-    """Checkpoints to keep."""
+    max_checkpoints: int = 2
+    """Newest checkpoints to retain; older ones are removed."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "checkpoint_every", "keep", "validation_impressions"):
+        for name in ("epochs", "accumulate", "checkpoint_every", "max_checkpoints", "validation_impressions"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
         if self.steps is not None and self.steps < 0:

@@ -29,7 +29,7 @@ from speedyfeed.progress import Report, silent
 from speedyfeed.random import Purpose, draw
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
-from speedyfeed.training.artifacts import keep_best
+from speedyfeed.training.artifacts import save_best
 from speedyfeed.training.checkpoint import (
     Progress,
     checkpoint_path,
@@ -187,10 +187,10 @@ class Trainer:
         """Whether the end of the run is blended with its start: only a pretrained start is worth it."""
         return self.validation is not None and any(True for _ in self.model.news.pretrained())
 
-    def keep(self, step: int, alpha: float | None = None) -> None:
+    def save_best(self, step: int, alpha: float | None = None) -> None:
         """Keep the model of this step as the best so far; of a blend, the share is the end's."""
         name = f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
-        self.ranks.first(lambda: keep_best(self.run, self.model, name))
+        self.ranks.first(lambda: save_best(self.run, self.model, name))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
         """A checkpoint; older ones go when it is whole."""
@@ -219,7 +219,7 @@ class Trainer:
             cache=self.cache,
             oldest_row=progress.step - self.config.batch.gamma,
         )
-        prune(self.run.checkpoints, self.config.train.keep)
+        prune(self.run.checkpoints, self.config.train.max_checkpoints)
 
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
