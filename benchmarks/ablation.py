@@ -81,7 +81,7 @@ def variants(default: RunConfig) -> dict[str, RunConfig]:
 
 
 def measure(config: AblationBenchConfig) -> AblationFigures:
-    """Train and judge whatever was not before."""
+    """Train and evaluate whatever was not before."""
     store = open_store(config.store)
     if store.manifest["settings"]["refine"] == "none":
         raise InputError(f"{config.store}: is not refined, expected a store prepared with --refine bm25")

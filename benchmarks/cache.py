@@ -69,7 +69,7 @@ class CacheFigures:
 
 
 def measure(config: CacheBenchConfig) -> CacheFigures:
-    """Train and judge whatever was not before."""
+    """Train and evaluate whatever was not before."""
     if 0 not in config.gammas:
         raise InputError("--gammas: expected 0 among them, which the others are compared with")
     store = open_store(config.store)

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
 from speedyfeed.pretrained import WEIGHTS
-from speedyfeed.run_evaluation import judge_run, open_data, open_finished
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished
 from speedyfeed.training.checkpoint import newest_step
 
 CHECKPOINT_EVERY = 5
@@ -107,7 +107,7 @@ def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: K
     seconds = time.perf_counter() - started
     finished = open_finished(path)
     with open_data(finished, None, split="dev") as data:
-        auc = judge_run(finished, data).overall.metrics["auc"]
+        auc = evaluate_run(finished, data).overall.metrics["auc"]
     ours, twin = (load_file(folder / "model" / WEIGHTS) for folder in (path, whole))
     return RunFigures(
         killed_rank=-1 if kill is None else kill.rank,

@@ -1,9 +1,9 @@
 """The main table: baselines and ours, each over the same seeds.
 
 There are NPA, NAML, LSTUR and NRMS, conventional and fast, and Speed-Mini, -Half and -Last. Every contender is
-given the same minutes of training, starts from its recipe, keeps the model that validated best and is judged
+given the same minutes of training, starts from its recipe, keeps the model that validated best and is evaluated
 on all impressions of dev. Chance and popularity stand beside them, and the best possible where the logs are a
-synthetic newsroom's. Killed or stopped, the same command goes on; what was judged is not run again.
+synthetic newsroom's. Killed or stopped, the same command goes on; what was evaluated is not run again.
 
 Example: python -m benchmarks quality --store store/ --runs nrms speed-mini --seeds 0 1 2 --minutes 1
 """
@@ -73,7 +73,7 @@ class QualityRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QualityFigures:
     impressions: int
-    """Of dev, those a ranking is judged by."""
+    """Of dev, those a ranking is evaluated by."""
     references: list[Reference]
     rows: list[QualityRow]
     seeds: list[int]
@@ -100,7 +100,7 @@ def contenders() -> Mapping[str, RunConfig]:
 
 
 def measure(config: QualityBenchConfig) -> QualityFigures:
-    """Train and judge whatever was not before."""
+    """Train and evaluate whatever was not before."""
     store = open_store(config.store)
     known = find_references(store, config.logs)
     chosen = choose(config.runs)

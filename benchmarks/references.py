@@ -38,7 +38,7 @@ class References:
 
 
 def find_references(store: Store, logs: Path | None) -> References:
-    """Of the split that runs are judged on; `logs` are those the store was prepared from."""
+    """Of the split that runs are evaluated on; `logs` are those the store was prepared from."""
     shown = store.impressions(choose_split(store.path, store.splits, None))
     chance = measure_chance(shown)
     known = [] if logs is None else _newsroom(store, logs)

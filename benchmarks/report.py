@@ -3,7 +3,7 @@
 Each bench runs in a process of its own and leaves its figures in a folder of its own below --out. Stopped or
 killed, the same command goes on: what was measured is not measured again. A bench that fails is named in the
 report, and the others stand. Without --store they measure on a paper-shaped newsroom made in --out, those that
-train and judge on a small one: half an hour.
+train and evaluate on a small one: half an hour.
 
 Example: python -m benchmarks all --store store/ --out runs/bench
 """
@@ -222,7 +222,7 @@ def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, P
             if arguments.logs is not None:
                 known["logs"] = arguments.logs
         elif "store" in taken:
-            config = SynthConfig() if "seeds" in taken else paper_shaped(USERS)  # judging encodes every news
+            config = SynthConfig() if "seeds" in taken else paper_shaped(USERS)  # evaluating encodes every news
             made = make_newsroom(config, arguments.out)
             known |= {"store": made.store.path, "logs": made.logs}
         places[name] = {key: place for key, place in known.items() if key in taken}

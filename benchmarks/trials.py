@@ -1,10 +1,10 @@
-"""Runs that are trained to be compared: each contender with each seed in a folder of its own, trained and judged.
+"""Runs that are trained to be compared: each contender with each seed in a folder of its own, trained and evaluated.
 
-    OUT/NAME-SEED/     a run folder; beside the model it holds, once judged,
+    OUT/NAME-SEED/     a run folder; beside the model it holds, once evaluated,
       trial.json       what the tables are made of
       values.parquet   every metric of every impression
 
-What was judged before is read again, what was stopped or killed goes on, so a table can be made over many sittings
+What was evaluated before is read again, what was stopped or killed goes on, so a table can be made over many sittings
 and grow by contenders and seeds.
 """
 
@@ -25,7 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import compare
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, judge_run, open_data, open_finished, write_per_impression
+from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished, write_per_impression
 from speedyfeed.training.loop import Watch, train
 from speedyfeed.training.metrics import METRICS, load_rates
 from speedyfeed.training.run_folder import RUN, RunConfig, RunFolder, open_run, start_run
@@ -79,7 +79,7 @@ class ValidationPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One contender with one seed, trained and judged."""
+    """One contender with one seed, trained and evaluated."""
 
     seed: int
     metrics: dict[str, float | None]
@@ -152,8 +152,8 @@ def run_trial(contender: Contender, seed: int, store: Store, out: Path, watch: W
     path = trial_path(out, contender.name, seed)
     run = _open_run(path, _seeded(contender.config, seed), store)
     if not (path / TRIAL).exists():
-        _train_and_judge(run, store, watch)
-        for spent in (run.checkpoints, run.best):  # a judged run is not gone on with
+        _train_and_evaluate(run, store, watch)
+        for spent in (run.checkpoints, run.best):  # a evaluated run is not gone on with
             shutil.rmtree(spent, ignore_errors=True)
     found = json.loads((path / TRIAL).read_text("utf-8"))
     return Trial(**found | {"curve": [ValidationPoint(**look) for look in found["curve"]]})
@@ -165,7 +165,7 @@ def trial_path(out: Path, name: str, seed: int) -> Path:
 
 
 def load_values(path: Path, metric: str) -> NDArray[np.float64]:
-    """A metric of every impression of a judged trial, in the order of the log; NaN where it has none."""
+    """A metric of every impression of a evaluated trial, in the order of the log; NaN where it has none."""
     column = pq.read_table(path / VALUES, columns=[metric])[metric]
     return np.asarray(column.to_numpy(), np.float64)
 
@@ -204,17 +204,17 @@ def _open_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     return run
 
 
-def _train_and_judge(run: RunFolder, store: Store, watch: Watch | None) -> None:
+def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> None:
     with progress_bars() as report:
         outcome = train(run, store, report, watch=watch)
         if not outcome.is_finished:
             raise KeyboardInterrupt  # it was told to stop, and saved
         finished = open_finished(run.path)
         with open_data(finished, store.path, report=report) as data:
-            judged = judge_run(finished, data, exact=True, report=report)
-            write_per_impression(run.path / VALUES, data, judged)
+            evaluated = evaluate_run(finished, data, exact=True, report=report)
+            write_per_impression(run.path / VALUES, data, evaluated)
     looks = load_curve(run.path, interpolates=True)
-    means = {name: found.mean for name, found in judged.overall.metrics.items()}
+    means = {name: found.mean for name, found in evaluated.overall.metrics.items()}
     trial = Trial(
         seed=run.config.train.seed,
         metrics={name: None if math.isnan(mean) else mean for name, mean in means.items()},

@@ -1,4 +1,4 @@
-"""A run and data it is to be judged on: opened or prepared on the fly, encoded, ranked.
+"""A run and data it is to be evaluated on: opened or prepared on the fly, encoded, ranked.
 
     STORE or LOGS --open_data--> a split with the run's tokens --> embeddings --> evaluate | rank | compare
 
@@ -46,7 +46,7 @@ _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedRun:
-    """A finished run, ready to be judged."""
+    """A finished run, ready to be evaluated."""
 
     path: Path
     model: Recommender
@@ -56,7 +56,7 @@ class FinishedRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What a run is judged on: one split of a store."""
+    """What a run is evaluated on: one split of a store."""
 
     store: Store
     split: str
@@ -123,7 +123,7 @@ def open_data(
     )
 
 
-def judge_run(
+def evaluate_run(
     finished: FinishedRun,
     data: Data,
     *,

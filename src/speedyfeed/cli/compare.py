@@ -18,7 +18,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, Data, judge_run, open_data, open_finished
+from speedyfeed.run_evaluation import SEED, Data, evaluate_run, open_data, open_finished
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ def run(arguments: Arguments) -> None:
                 "give STORE or LOGS to compare them on"
             )
         a, b = (
-            judge_run(one, data, exact=arguments.exact, report=report)
+            evaluate_run(one, data, exact=arguments.exact, report=report)
             for one, data in zip(runs, both, strict=True)
         )
     rng = np.random.default_rng(SEED)

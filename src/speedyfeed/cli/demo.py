@@ -1,4 +1,4 @@
-"""Everything in one go on a small synthetic newsroom: make it, prepare it, train on it, judge and recommend.
+"""Everything in one go on a small synthetic newsroom: make it, prepare it, train on it, evaluate and recommend.
 
 Example: speedyfeed demo --out runs/demo
 """
@@ -20,7 +20,7 @@ from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
-from speedyfeed.run_evaluation import FinishedRun, judge_run, open_data, open_finished
+from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
@@ -63,8 +63,8 @@ def run(arguments: Arguments) -> None:
         return
     finished = open_finished(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
-        judged = judge_run(finished, data, report=report)
-    _print_quality(newsroom, judged)
+        evaluated = evaluate_run(finished, data, report=report)
+    _print_quality(newsroom, evaluated)
     _print_speed(folder.config, outcome, path, store)
     _print_user(finished, store)
     print(f"\nAll metrics: speedyfeed evaluate {path}\nOpen it:     speedyfeed serve {path}")
@@ -82,10 +82,10 @@ def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, judged: Report) -> None:
-    found = judged.overall.metrics["auc"]
+def _print_quality(newsroom: Newsroom, evaluated: Report) -> None:
+    found = evaluated.overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
-    print(f"\nAUC on {judged.overall.num_impressions:,} impressions of later days")
+    print(f"\nAUC on {evaluated.overall.num_impressions:,} impressions of later days")
     for name, auc in (("chance", CHANCE), ("popularity", newsroom.popularity_auc)):
         print(f"  {name:12}{auc:7.4f}")
     print(f"  {'this model':12}{found.mean:7.4f}   95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")

@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import judge_run, open_data, open_finished, write_per_impression
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished, write_per_impression
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> None:
             finished, arguments.data, split=arguments.split, format=arguments.format, report=progress
         ) as data,
     ):
-        report = judge_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
+        report = evaluate_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
         if arguments.per_impression:
             write_per_impression(arguments.per_impression, data, report)
         split = data.split

@@ -1,4 +1,4 @@
-"""Runs judged through the command line: on their own store, on raw logs, against each other."""
+"""Runs evaluated through the command line: on their own store, on raw logs, against each other."""
 
 import json
 import re
