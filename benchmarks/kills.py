@@ -37,7 +37,7 @@ class KillsBenchConfig:
     runs: int = 10
     """Runs with a kill each."""
     world: int = 2
-    """Ranks."""
+    """ProcessGroup."""
     recipe: str = "tiny"
     steps: int = 30
     """Of each run."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import open_store
 from speedyfeed.recipes import recipe
-from speedyfeed.training.distributed.partition import deal
-from speedyfeed.training.distributed.process_group import Ranks, open_ranks
+from speedyfeed.training.distributed.partition import balanced_partition
+from speedyfeed.training.distributed.process_group import ProcessGroup, open_process_group
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
@@ -74,14 +74,14 @@ def main() -> None:
     """A launch has a number that all its ranks know it by."""
     config = tyro.cli(RankConfig)
     folder = Path(tempfile.gettempdir()) / f"speedyfeed-ranks-{os.environ['TORCHELASTIC_RUN_ID']}"
-    with open_ranks() as ranks:
+    with open_process_group() as ranks:
         figures = measure_rank(config, folder, ranks)
-    if ranks.is_first:
+    if ranks.is_rank_0:
         shutil.rmtree(folder)
         print(json.dumps(asdict(figures)))
 
 
-def measure_rank(config: RankConfig, folder: Path, ranks: Ranks) -> WorldFigures:
+def measure_rank(config: RankConfig, folder: Path, ranks: ProcessGroup) -> WorldFigures:
     """The timed steps, as one of the ranks."""
     store = open_store(config.store)
     chosen = recipe(config.recipe)
@@ -90,7 +90,7 @@ def measure_rank(config: RankConfig, folder: Path, ranks: Ranks) -> WorldFigures
         batch=replace(chosen.batch, token_budget=config.token_budget),
         train=replace(chosen.train, precision="fp32", device="cpu", validations=0),
     )
-    ranks.first(lambda: start_run(folder, run, store))
+    ranks.on_rank_0(lambda: start_run(folder, run, store))
     trainer = Trainer(open_run(folder), store, ranks)
     lengths_V = trainer.news.lengths_M.numpy()
     with Loader(store.train, lengths_V, run.batch) as loader:
@@ -100,7 +100,7 @@ def measure_rank(config: RankConfig, folder: Path, ranks: Ranks) -> WorldFigures
     seconds, traffic, batches = [], [], []
     with Loader(store.train, lengths_V, run.batch) as loader:
         for batch in islice(loader, WARM_STEPS + config.steps):
-            ranks.wait()
+            ranks.barrier()
             ranks.take_traffic()
             started = perf_counter()
             trainer.step(batch, 1.0)
@@ -122,19 +122,19 @@ def measure_rank(config: RankConfig, folder: Path, ranks: Ranks) -> WorldFigures
         token_imbalance=max(_imbalance(lengths_V[batch.encode_E], ranks.world) for batch in batches),
         row_bytes=FLOAT_BYTES * trainer.model.news.width * news,
         gradient_bytes=FLOAT_BYTES * sum(parameter.numel() for parameter in parameters),
-        gradient_seconds=_time(ranks, lambda: ranks.add_gradients(parameters)),
+        gradient_seconds=_time(ranks, lambda: ranks.all_reduce_gradients(parameters)),
         message_seconds=_time(ranks, ranks.wait),
         planned_tokens_per_second=planned_tokens_per_second,
     )
 
 
 def _imbalance(lengths_E: NDArray[np.int64], world: int) -> float:
-    loads = [int(lengths_E[share].sum()) for share in deal(lengths_E, world)]
+    loads = [int(lengths_E[share].sum()) for share in balanced_partition(lengths_E, world)]
     return max(loads) * world / max(1, sum(loads)) - 1
 
 
-def _time(ranks: Ranks, message: Callable[[], object]) -> float:
-    ranks.wait()
+def _time(ranks: ProcessGroup, message: Callable[[], object]) -> float:
+    ranks.barrier()
     started = perf_counter()
     for _ in range(MESSAGES):
         message()

@@ -5,5 +5,5 @@ class InputError(ValueError):
     """A mistake in what we were given: says what was found, what was expected and what to do."""
 
 
-class LostRanks(RuntimeError):
+class LostRanksError(RuntimeError):
     """Another process of the same run died or fell silent: nothing is wrong here, but it cannot go on alone."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
-from speedyfeed.errors import LostRanks
-from speedyfeed.training.distributed.process_group import Ranks, open_ranks
+from speedyfeed.errors import LostRanksError
+from speedyfeed.training.distributed.process_group import ProcessGroup, open_process_group
 
 PATIENCE = 120
 """Seconds after which a test has hung."""
@@ -17,7 +17,7 @@ PATIENCE = 120
 
 def run_ranks(
     world: int,
-    work: Callable[[Ranks], Any],
+    work: Callable[[ProcessGroup], Any],
     *,
     hosts: Sequence[int] = (),
     timeout: float = 60,
@@ -55,15 +55,15 @@ def run_ranks(
         child.kill()
         child.join()
     errors = [result for result in results if isinstance(result, Exception)]
-    for error in sorted(errors, key=lambda error: isinstance(error, LostRanks)):  # what broke them comes first
+    for error in sorted(errors, key=lambda error: isinstance(error, LostRanksError)):  # what broke them comes first
         raise error
     return results
 
 
-def _work(work: Callable[[Ranks], Any], environment: dict[str, object], timeout: float, there: Any) -> None:
+def _work(work: Callable[[ProcessGroup], Any], environment: dict[str, object], timeout: float, there: Any) -> None:
     os.environ.update({name: str(value) for name, value in environment.items()})
     try:
-        with open_ranks(timedelta(seconds=timeout)) as ranks:
+        with open_process_group(timedelta(seconds=timeout)) as ranks:
             there.send(work(ranks))
     except Exception as error:
         error.add_note(traceback.format_exc())

@@ -1,4 +1,4 @@
-"""Ranks take the steps that one process takes: same losses, same weights, same news encoded, same cache."""
+"""ProcessGroup take the steps that one process takes: same losses, same weights, same news encoded, same cache."""
 
 import json
 import math
@@ -14,19 +14,19 @@ import torch
 from processes import run_ranks
 
 from speedyfeed.batching.loader import Loader
-from speedyfeed.errors import InputError, LostRanks
+from speedyfeed.errors import InputError, LostRanksError
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.recipes import conventional
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflow import check_workflow
 
 EPS = 1e-4
 """Of AdamW, whose first update moves a weight by a whole learning rate however small its gradient is, unless it is
-below this. Ranks add up in another order than one process does: of a gradient of 1e-7 among some of 1e-2, rounding
+below this. ProcessGroup add up in another order than one process does: of a gradient of 1e-7 among some of 1e-2, rounding
 is a part that shows."""
 
 
@@ -53,7 +53,7 @@ def calm(config, calm_encoder):
 
 def take_steps(ranks, path, config, store, num_steps):
     """What some steps learned, and what each cost."""
-    ranks.first(lambda: start_run(path, config, store))
+    ranks.on_rank_0(lambda: start_run(path, config, store))
     trainer = Trainer(open_run(path), store, ranks)
     for group in trainer.optimizer.param_groups:
         group["eps"] = EPS
@@ -91,7 +91,7 @@ def assert_same_steps(ranks, alone):
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
-    alone = take_steps(ALONE, tmp_path / "alone", calm, store, 20)
+    alone = take_steps(SINGLE_PROCESS, tmp_path / "alone", calm, store, 20)
     ranks = run_ranks(world, lambda ranks: take_steps(ranks, tmp_path / "ranks", calm, store, 20))
     assert_same_steps(ranks, alone)
     assert sum(alone["fresh"]) < 20 * alone["fresh"][0]  # the cache answered
@@ -132,7 +132,7 @@ def words(run, name):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_ranks_and_one_process_agree_whatever_is_trained(name, store, calm, tmp_path):
     run = VARIANTS[name](calm)
-    alone = take_steps(ALONE, tmp_path / "alone", run, store, 8)
+    alone = take_steps(SINGLE_PROCESS, tmp_path / "alone", run, store, 8)
     ranks = run_ranks(3, lambda ranks: take_steps(ranks, tmp_path / "ranks", run, store, 8))
     assert_same_steps(ranks, alone)
     if name == "all cached":
@@ -151,7 +151,7 @@ def test_every_host_holds_the_same_cache_once(store, calm, tmp_path):
 
 def test_caches_that_differ_are_noticed(store, calm, tmp_path):
     def differ(ranks):
-        ranks.first(lambda: start_run(tmp_path / "run", calm, store))
+        ranks.on_rank_0(lambda: start_run(tmp_path / "run", calm, store))
         trainer = Trainer(open_run(tmp_path / "run"), store, ranks)
         trainer.cache.write(torch.tensor([3]), torch.full((1, trainer.model.news.width), float(ranks.rank)), 0)
         trainer.check_cache(1)
@@ -163,10 +163,10 @@ def test_caches_that_differ_are_noticed(store, calm, tmp_path):
 def test_memory_of_a_host_is_shared_and_leaves_nothing_behind():
     def share(ranks):
         before = set(os.listdir("/dev/shm"))
-        memory = ranks.zeros_on_host(3, 2, dtype=torch.bfloat16)
+        memory = ranks.shared_zeros(3, 2, dtype=torch.bfloat16)
         if ranks.is_writer:
             memory[1] = 1 + ranks.rank
-        ranks.wait()
+        ranks.barrier()
         return memory.tolist(), set(os.listdir("/dev/shm")) - before
 
     of_first, of_second = [[0, 0], [1, 1], [0, 0]], [[0, 0], [3, 3], [0, 0]]
@@ -180,7 +180,7 @@ def test_rows_are_gathered_with_their_gradients():
 
     def gather(ranks):
         rows = torch.arange(2.0 * sizes[ranks.rank]).view(-1, 2).add(10 * ranks.rank).requires_grad_()
-        gathered = ranks.gather_rows(rows, sizes)
+        gathered = ranks.all_gather_rows(rows, sizes)
         (gathered * (1 + ranks.rank)).sum().backward()
         return gathered.tolist(), rows.grad.tolist()
 
@@ -196,7 +196,7 @@ def test_a_gradient_that_no_rank_has_stays_none():
         parameters[0].grad = torch.full((2,), 1.0 + ranks.rank)
         if ranks.rank == 1:
             parameters[1].grad = torch.arange(3.0)
-        ranks.add_gradients(parameters)
+        ranks.all_reduce_gradients(parameters)
         return [None if one.grad is None else one.grad.tolist() for one in parameters]
 
     assert run_ranks(2, add) == [[[3, 3], [0, 1, 2], None]] * 2
@@ -205,15 +205,15 @@ def test_a_gradient_that_no_rank_has_stays_none():
 def test_what_rank_0_cannot_do_stops_all():
     def fail(ranks):
         try:
-            return ranks.first(lambda: math.sqrt(-1.0))
+            return ranks.on_rank_0(lambda: math.sqrt(-1.0))
         except ValueError as error:
             return f"{type(error).__name__}: {error}"
 
     assert run_ranks(2, fail) == [
         "ValueError: math domain error",
-        "InputError: rank 0 could not go on, and says why",
+        "InputError: rank 0 failed; see its error message",
     ]
-    assert run_ranks(2, lambda ranks: ranks.first(lambda: 7)) == [7, None]
+    assert run_ranks(2, lambda ranks: ranks.on_rank_0(lambda: 7)) == [7, None]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -222,8 +222,8 @@ def test_a_rank_that_is_gone_or_silent_does_not_hang_the_others(how):
         if ranks.rank == 1:
             os.kill(os.getpid(), how)
         try:
-            ranks.wait()
-        except LostRanks as error:
+            ranks.barrier()
+        except LostRanksError as error:
             return str(error)
 
     (told,) = run_ranks(2, wait, timeout=2, lost=[1])
@@ -231,7 +231,7 @@ def test_a_rank_that_is_gone_or_silent_does_not_hang_the_others(how):
 
 
 def test_what_ranks_cannot_do_is_refused(store, calm, tmp_path, monkeypatch):
-    two = Ranks(rank=1, world=2, local_rank=1, local_world=2)
+    two = ProcessGroup(rank=1, world=2, local_rank=1, local_world=2)
     slow = replace(calm.batch, central=False)
     model = build_recommender(calm.recommender, store)
     with pytest.raises(InputError, match=r"set batch\.gamma 0"):

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rank import RankConfig, WorldFigures, measure_rank
 from benchmarks.ranks import RanksBenchConfig, device_costs, measure, tables
 from benchmarks.scaling import DeviceCosts, scale
-from speedyfeed.training.distributed.process_group import ALONE
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 
 COSTS = DeviceCosts(
     tokens=1000,
@@ -47,7 +47,7 @@ def test_planning_counts_where_it_takes_longest():
 
 def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
     taken = RankConfig(store=store.path, recipe="nrms", steps=1, token_budget=300)
-    alone = measure_rank(taken, tmp_path / "run", ALONE)
+    alone = measure_rank(taken, tmp_path / "run", SINGLE_PROCESS)
     assert alone == WorldFigures(**json.loads(json.dumps(asdict(alone))))
     assert alone.communicated_bytes == alone.communication_share == alone.token_imbalance == 0
     assert alone.tokens >= 300

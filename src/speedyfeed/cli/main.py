@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
-from speedyfeed.errors import InputError, LostRanks
+from speedyfeed.errors import InputError, LostRanksError
 
 COMMANDS = {
     "synth": "make a synthetic newsroom: articles and click logs to try everything on",
@@ -57,7 +57,7 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
     except OSError as error:
         # A full disk or a missing permission; the system's own words say it best.
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
-    except LostRanks as error:
+    except LostRanksError as error:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly exit may wait for those that are gone
     except KeyboardInterrupt:

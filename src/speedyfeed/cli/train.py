@@ -27,7 +27,7 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
-from speedyfeed.training.distributed.process_group import is_under_torchrun, open_ranks
+from speedyfeed.training.distributed.process_group import is_under_torchrun, open_process_group
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.metrics import METRICS
@@ -73,17 +73,17 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    with open_ranks() as ranks:
+    with open_process_group() as ranks:
         store = open_store(arguments.store)
-        ranks.first(lambda: _require_run(arguments, store))
-        with progress_bars() if ranks.is_first else nullcontext(silent) as report:
+        ranks.on_rank_0(lambda: _require_run(arguments, store))
+        with progress_bars() if ranks.is_rank_0 else nullcontext(silent) as report:
             try:
                 outcome = train(open_run(arguments.run), store, report, ranks=ranks)
             except InputError:
-                if ranks.is_first and not (arguments.run / METRICS).exists():
+                if ranks.is_rank_0 and not (arguments.run / METRICS).exists():
                     remove_folder(arguments.run)  # it never began: the command, put right, may make it anew
                 raise
-    if not ranks.is_first:
+    if not ranks.is_rank_0:
         return
     if arguments.json:
         print(json.dumps(dataclasses.asdict(outcome)))

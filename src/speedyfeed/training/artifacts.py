@@ -10,7 +10,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import WEIGHTS, Recommender
 from speedyfeed.progress import Report
 from speedyfeed.training.distributed.partition import encode_all
-from speedyfeed.training.distributed.process_group import Ranks
+from speedyfeed.training.distributed.process_group import ProcessGroup
 from speedyfeed.training.run_folder import RunFolder
 
 
@@ -26,18 +26,18 @@ def save_best(run: RunFolder, model: Recommender, name: str) -> None:
 
 
 def write_model(
-    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: Ranks
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: ProcessGroup
 ) -> None:
     """The best model, or the last where none was validated, with the embeddings of all news."""
-    ranks.first(lambda: _load_best(run, model))
-    ranks.hand_out(model)
+    ranks.on_rank_0(lambda: _load_best(run, model))
+    ranks.broadcast_module(model)
     is_user_dependent = model.news.is_user_dependent
     news_VD = (
         torch.empty(1 + store.num_news, 0)
         if is_user_dependent
         else encode_all(model.news, news, ranks, report=report)
     )
-    ranks.first(lambda: _write_model(run, model, store, news, news_VD))
+    ranks.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
 
 
 def _load_best(run: RunFolder, model: Recommender) -> None:

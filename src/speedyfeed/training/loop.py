@@ -13,7 +13,7 @@ from speedyfeed.data.store import Store
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import write_model
 from speedyfeed.training.checkpoint import Progress
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.run_folder import RunFolder, TrainConfig
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def train(
-    run: RunFolder, store: Store, report: Report = silent, ranks: Ranks = ALONE, watch: Watch | None = None
+    run: RunFolder, store: Store, report: Report = silent, ranks: ProcessGroup = SINGLE_PROCESS, watch: Watch | None = None
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
 
@@ -46,7 +46,7 @@ def train(
             best = run.facts.get("best_auc", progress.best_auc)
             return Outcome(progress=replace(progress, best_auc=best), is_finished=True)
         resume_step = -1 if state is None else progress.step
-        with MetricsFile(run.path if ranks.is_first else None, resume_step=resume_step) as metrics:
+        with MetricsFile(run.path if ranks.is_rank_0 else None, resume_step=resume_step) as metrics:
             try:
                 progress, is_over = _learn(trainer, metrics, progress, state, stop, report, watch)
             except Stopped:
@@ -55,7 +55,7 @@ def train(
                 progress = _validate_interpolations(trainer, metrics, progress, stop)
         if not is_over or ranks.any(stop.is_asked):
             return Outcome(progress=progress, is_finished=False)
-        ranks.first(lambda: run.note(best_auc=progress.best_auc))
+        ranks.on_rank_0(lambda: run.note(best_auc=progress.best_auc))
         try:
             write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, ranks), ranks)
         except Stopped:
@@ -110,7 +110,7 @@ def _learn(
             share = _share_of_run(config, (progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
             factor = lr_factor(share, config.warmup)
             loss = trainer.step(batch, factor)
-            seconds = ranks.from_first(perf_counter() - started)  # all must agree on how long the run has been
+            seconds = ranks.broadcast(perf_counter() - started)  # all must agree on how long the run has been
             before = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
             progress = replace(
                 progress,

@@ -6,7 +6,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from speedyfeed.progress import Report
-from speedyfeed.training.distributed.process_group import Ranks
+from speedyfeed.training.distributed.process_group import ProcessGroup
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -28,7 +28,7 @@ class Stop:
                 self._before[number] = signal.signal(number, self._hear)
         return self
 
-    def heard_by(self, report: Report, ranks: Ranks) -> Report:
+    def heard_by(self, report: Report, ranks: ProcessGroup) -> Report:
         """The report, raising `Stopped` once a signal came; one of several ranks does not leave the others."""
 
         def told(*args: Any) -> None:

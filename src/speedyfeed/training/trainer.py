@@ -39,7 +39,7 @@ from speedyfeed.training.checkpoint import (
     save_checkpoint,
 )
 from speedyfeed.training.distributed.partition import weigh
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.run_folder import RunFolder, TrainConfig, open_run
@@ -54,13 +54,13 @@ NOT_FINITE = "the last checkpoint is whole. Try a lower --encoder-lr or --lr, or
 class Trainer:
     """A run and everything one of its steps needs."""
 
-    def __init__(self, run: RunFolder, store: Store, ranks: Ranks = ALONE) -> None:
+    def __init__(self, run: RunFolder, store: Store, ranks: ProcessGroup = SINGLE_PROCESS) -> None:
         run.require_store(store)
         self.run = run
         self.ranks = ranks
         self.store = store
         self.config = config = run.config
-        self.device = ranks.place(choose_device(config.train.device))
+        self.device = ranks.local_device(choose_device(config.train.device))
         if ranks.world > 1 and config.news.frozen_file is not None:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
@@ -76,7 +76,7 @@ class Trainer:
                 num_news=store.num_news,
                 width=self.model.news.width,
                 dtype=config.train.cache_type,
-                zeros=ranks.zeros_on_host,
+                zeros=ranks.shared_zeros,
             )
             if config.batch.gamma
             else None
@@ -107,7 +107,7 @@ class Trainer:
         if self.cache is not None and self.ranks.is_writer:
             self.cache.write(learned.merged.encoded_E, learned.merged.encoded_EH, batch.step)
         # No rank is past this before all have come here: what was written above is there when the next step reads.
-        value = self.ranks.sum(float(learned.loss.detach()))
+        value = self.ranks.all_reduce(float(learned.loss.detach()))
         if not math.isfinite(value):
             raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
         accumulate = self.config.train.accumulate
@@ -126,10 +126,10 @@ class Trainer:
 
     def restore(self) -> tuple[Progress, LoaderState | None]:
         """Where the newest checkpoint stands, everything put back; the very start where there is none."""
-        saved = self.ranks.from_first(newest_step(self.run.checkpoints))
+        saved = self.ranks.broadcast(newest_step(self.run.checkpoints))
         if saved < 0:
             vectors = self.model.news.load_vectors()
-            self.ranks.first(lambda: self.run.note(**vectors))
+            self.ranks.on_rank_0(lambda: self.run.note(**vectors))
             return Progress(), None
         restored = load_checkpoint(
             checkpoint_path(self.run.checkpoints, int(saved)),
@@ -139,7 +139,7 @@ class Trainer:
             scaler=self.scaler,
             cache=self.cache if self.ranks.is_writer else None,
         )
-        self.ranks.wait()  # until every host has the rows
+        self.ranks.barrier()  # until every host has the rows
         return restored
 
     def initialize(self, report: Report = silent) -> float:
@@ -159,12 +159,12 @@ class Trainer:
             best = max(aucs, key=lambda start: aucs[start])
             auc = aucs[best]
         news.initialize(best, sample_MH)
-        self.ranks.hand_out(self.model)
+        self.ranks.broadcast_module(self.model)
         if self.validation is not None and news.is_user_dependent:
             auc = self.validate()
-        self.ranks.first(lambda: self.run.note(start=asdict(best)))
+        self.ranks.on_rank_0(lambda: self.run.note(start=asdict(best)))
         if self.interpolates:
-            self.ranks.first(lambda: save_initial(self.run.initial_weights, self.model))
+            self.ranks.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
         return auc
 
     @torch.no_grad()
@@ -175,12 +175,12 @@ class Trainer:
         self.model.news.initialize(start, sample_MH)
         with self.precision.autocast():
             news_MD = self.model.news.project(shown_MH.to(self.device), shown.categories_M).float().cpu()
-        return self.ranks.from_first(self.validation.measure_encoded(self.model, news_MD))
+        return self.ranks.broadcast(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
         """AUC of the validation sample, as rank 0 finds it."""
         assert self.validation is not None
-        return self.ranks.from_first(self.validation.measure(self.model, self.news, self.precision, self.ranks))
+        return self.ranks.broadcast(self.validation.measure(self.model, self.news, self.precision, self.ranks))
 
     @property
     def interpolates(self) -> bool:
@@ -190,18 +190,18 @@ class Trainer:
     def save_best(self, step: int, alpha: float | None = None) -> None:
         """Keep the model of this step as the best so far; of a blend, the share is the end's."""
         name = f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
-        self.ranks.first(lambda: save_best(self.run, self.model, name))
+        self.ranks.on_rank_0(lambda: save_best(self.run, self.model, name))
 
     def save(self, progress: Progress, loader: LoaderState) -> None:
         """A checkpoint; older ones go when it is whole."""
-        self.ranks.first(lambda: self._save(progress, loader))
+        self.ranks.on_rank_0(lambda: self._save(progress, loader))
 
     def check_cache(self, step: int) -> dict[str, float]:
         """A checksum of what a plan can still read after so many steps; every host must hold the same."""
         if self.cache is None or self.ranks.world == 1:
             return {}
         own = int(self.cache.checksum(step - self.config.batch.gamma)[:12], 16) if self.ranks.is_writer else -1
-        copies = [checksum for checksum in self.ranks.list_all(own) if checksum >= 0]
+        copies = [checksum for checksum in self.ranks.all_gather(own) if checksum >= 0]
         if len(set(copies)) > 1:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
         return {"cache_checksum": copies[0], "cache_copies": len(copies)}
@@ -229,7 +229,7 @@ class Trainer:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= self._waiting_weight
-        self.ranks.add_gradients(parameters)
+        self.ranks.all_reduce_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
         length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
         if not math.isfinite(length) and not self.scaler.is_enabled():  # which leaves out such an update
@@ -244,7 +244,7 @@ class Trainer:
 
     def _choose_precision(self) -> Precision:
         """As the run began: a resumed run must not choose again."""
-        self.ranks.first(self._note_precision)
+        self.ranks.on_rank_0(self._note_precision)
         known = open_run(self.run.path).facts["precision"]
         return Precision(name=known["name"], device=self.device, reason=known["reason"])
 

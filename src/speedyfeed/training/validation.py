@@ -20,7 +20,7 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.runtime import Precision
 from speedyfeed.training.distributed.partition import encode_all
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Validation:
             user_ids=user_indices(store, "dev", id_maps)[users],
         )
 
-    def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: Ranks = ALONE) -> float:
+    def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: ProcessGroup = SINGLE_PROCESS) -> float:
         """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
         if model.news.is_user_dependent:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))

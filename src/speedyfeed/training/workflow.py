@@ -22,8 +22,8 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderModule
-from speedyfeed.training.distributed.partition import ShareEncoder, own_users, share_of
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.partition import PartitionedEncoder, local_users, share_of
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.losses import ClickLoss, LossConfig
 
 
@@ -46,7 +46,7 @@ class Workflow:
         cache: NewsCache | None,
         log_popularity_V: Tensor,
         config: BatchConfig,
-        ranks: Ranks = ALONE,
+        ranks: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """Row n of `news` is news n."""
         check_workflow(model, loss.config, config, ranks)
@@ -56,12 +56,12 @@ class Workflow:
         self._log_popularity_V = log_popularity_V
         self._config = config
         self._ranks = ranks
-        self._encoder = ShareEncoder(model.news, ranks) if config.central and ranks.world > 1 else model.news
+        self._encoder = PartitionedEncoder(model.news, ranks) if config.central and ranks.world > 1 else model.news
         self._news = replace(news, pad_to=_pad_to(model.news, news, config))
 
     def __call__(self, whole: Batch) -> BatchLoss:
         """The loss of a batch; with several ranks, this one's part of it: they add up."""
-        batch = own_users(whole, self._ranks)
+        batch = local_users(whole, self._ranks)
         user_ids_B = self._user_ids(batch)
         # Of one click an instance, the click is a candidate like its negatives; else it is in the history already.
         shown_BLC = batch.negatives_BLN
@@ -126,7 +126,7 @@ class Workflow:
         return user_ids_B
 
 
-def check_workflow(model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: Ranks = ALONE) -> None:
+def check_workflow(model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: ProcessGroup = SINGLE_PROCESS) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
     if model.news.is_user_dependent and (config.central or config.gamma):
         raise InputError(

@@ -1,9 +1,9 @@
 """Shares: which news and which users of a batch each rank computes.
 
-    news to encode --deal by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
-    users          --deal by clicks--> own users --user model, loss--> gradients, added up once
+    news to encode --balanced_partition by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
+    users          --balanced_partition by clicks--> own users --user model, loss--> gradients, added up once
 
-All ranks know the whole batch and deal it alike, so no news is encoded twice and nobody has to be asked. What each
+All ranks know the whole batch and balanced_partition it alike, so no news is encoded twice and nobody has to be asked. What each
 learns from its share adds up to what one process learns from the batch.
 """
 
@@ -18,13 +18,13 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import Report, silent
-from speedyfeed.training.distributed.process_group import Ranks
+from speedyfeed.training.distributed.process_group import ProcessGroup
 from speedyfeed.training.losses import Share
 
 PER_USER = ("users_B", "history_BL", "targets_BL", "negatives_BLN", "has_own_negatives_BL")
 
 
-def deal(sizes: NDArray[np.integer], num_shares: int) -> list[NDArray[np.int64]]:
+def balanced_partition(sizes: NDArray[np.integer], num_parts: int) -> list[NDArray[np.int64]]:
     """Rows for each share: as many as the others have, or one less, and as large, up to the largest row.
 
     Largest first, there and back again:
@@ -32,17 +32,17 @@ def deal(sizes: NDArray[np.integer], num_shares: int) -> list[NDArray[np.int64]]
         sizes 9 8 7 5 4 1, three shares   ->   9 1 | 8 4 | 7 5
     """
     order = np.argsort(-sizes, kind="stable")
-    turn, seat = np.divmod(np.arange(len(sizes)), num_shares)
-    share = np.where(turn % 2, num_shares - 1 - seat, seat)
-    ends = np.bincount(share, minlength=num_shares).cumsum()
+    turn, seat = np.divmod(np.arange(len(sizes)), num_parts)
+    share = np.where(turn % 2, num_parts - 1 - seat, seat)
+    ends = np.bincount(share, minlength=num_parts).cumsum()
     return np.split(order[np.argsort(share, kind="stable")], ends[:-1])
 
 
-def own_users(batch: Batch, ranks: Ranks) -> Batch:
+def local_users(batch: Batch, ranks: ProcessGroup) -> Batch:
     """The batch with this rank's users alone; where there are fewer users than ranks, perhaps one of padding."""
     if ranks.world == 1:
         return batch
-    rows = deal(np.count_nonzero(batch.history_BL, axis=1), ranks.world)[ranks.rank]
+    rows = balanced_partition(np.count_nonzero(batch.history_BL, axis=1), ranks.world)[ranks.rank]
     arrays = {name: getattr(batch, name) for name in PER_USER}
     if not len(rows):
         return replace(batch, **{name: np.zeros_like(array[:1]) for name, array in arrays.items()})
@@ -55,10 +55,10 @@ def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Sha
     return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
 
 
-class ShareEncoder:
+class PartitionedEncoder:
     """Reads news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
 
-    def __init__(self, encoder: NewsModule, ranks: Ranks) -> None:
+    def __init__(self, encoder: NewsModule, ranks: ProcessGroup) -> None:
         self.project = encoder.project
         self._encoder = encoder
         self._ranks = ranks
@@ -67,20 +67,20 @@ class ShareEncoder:
         """news_MH; all ranks must give the same news."""
         if not len(news):  # all are cached: there is nothing to tell
             return self._encoder.encode_text(news)
-        shares = deal(news.lengths_M.numpy(), self._ranks.world)
+        shares = balanced_partition(news.lengths_M.numpy(), self._ranks.world)
         own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
-        rows_MH = self._ranks.gather_rows(own_NH, [len(share) for share in shares])
+        rows_MH = self._ranks.all_gather_rows(own_NH, [len(share) for share in shares])
         return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 
 
-def encode_all(encoder: NewsModule, news: PackedNews, ranks: Ranks, *, report: Report = silent) -> Tensor:
+def encode_all(encoder: NewsModule, news: PackedNews, ranks: ProcessGroup, *, report: Report = silent) -> Tensor:
     """As `encoder.encode_all`, every rank a share of the news; all get all rows."""
     if ranks.world == 1:
         return encoder.encode_all(news, report=report)
-    shares = deal(news.lengths_M.numpy(), ranks.world)
+    shares = balanced_partition(news.lengths_M.numpy(), ranks.world)
     own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[ranks.rank])), report=report)
     news_VD = torch.empty(len(news), encoder.dim)
-    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.gather_rows(own_ND, [len(share) for share in shares])
+    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.all_gather_rows(own_ND, [len(share) for share in shares])
     return news_VD
 
 

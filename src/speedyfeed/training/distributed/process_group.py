@@ -1,4 +1,4 @@
-"""Ranks: the processes that train one model together, as torchrun starts them, and all they tell each other.
+"""ProcessGroup: the processes that train one model together, as torchrun starts them, and all they tell each other.
 
 Every rank runs the same program over the same batches. What must not differ between them is decided by rank 0 or
 agreed on here; what differs is which news and users of a batch each computes (`shares.py`). Numbers in host memory
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but not declared
 
-from speedyfeed.errors import InputError, LostRanks
+from speedyfeed.errors import InputError, LostRanksError
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Traffic:
     does on its own."""
 
 
-class Ranks:
+class ProcessGroup:
     """This process among those that train together. All must call what talks, in the same order."""
 
     def __init__(self, *, rank: int = 0, world: int = 1, local_rank: int = 0, local_world: int = 1) -> None:
@@ -55,7 +55,7 @@ class Ranks:
         self.traffic = Traffic()
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_0(self) -> bool:
         """Whether this is the rank that decides, writes and speaks."""
         return self.rank == 0
 
@@ -69,7 +69,7 @@ class Ranks:
         taken, self.traffic = self.traffic, Traffic()
         return taken
 
-    def place(self, device: torch.device) -> torch.device:
+    def local_device(self, device: torch.device) -> torch.device:
         """The device of this rank, of those of that kind."""
         if self.world == 1 or device.type != "cuda":
             return device
@@ -84,29 +84,29 @@ class Ranks:
         torch.cuda.set_device(own)
         return own
 
-    def sum(self, value: float) -> float:
+    def all_reduce(self, value: float) -> float:
         """The sum of what every rank has."""
-        return float(self._sum_up(torch.tensor(value, dtype=torch.float64)))
+        return float(self._all_reduce(torch.tensor(value, dtype=torch.float64)))
 
     def any(self, fact: bool) -> bool:
         """Whether it holds on some rank."""
-        return self.sum(fact) > 0
+        return self.all_reduce(fact) > 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all ranks are here."""
-        self._sum_up(torch.zeros(1))
+        self._all_reduce(torch.zeros(1))
 
-    def list_all(self, value: int) -> list[int]:
+    def all_gather(self, value: int) -> list[int]:
         """What every rank has, in their order."""
-        return [int(one) for one in self._list_all(torch.tensor([value]))]
+        return [int(one) for one in self._all_gather(torch.tensor([value]))]
 
-    def first(self, do: Callable[[], T]) -> T | None:
+    def on_rank_0(self, do: Callable[[], T]) -> T | None:
         """What rank 0 does while the others wait; they get None. Where it fails, all fail."""
         if self.world == 1:
             return do()
         result: T | None = None
         error: Exception | None = None
-        if self.is_first:
+        if self.is_rank_0:
             try:
                 result = do()
             except Exception as raised:
@@ -115,22 +115,22 @@ class Ranks:
         if error is not None:
             raise error
         if has_failed:
-            raise InputError("rank 0 could not go on, and says why")
+            raise InputError("rank 0 failed; see its error message")
         return result
 
-    def from_first(self, value: float) -> float:
+    def broadcast(self, value: float) -> float:
         """What rank 0 has."""
         tensor = torch.tensor(value, dtype=torch.float64)
-        self._hand_out(tensor)
+        self._broadcast(tensor)
         return float(tensor)
 
-    def hand_out(self, module: nn.Module) -> None:
+    def broadcast_module(self, module: nn.Module) -> None:
         """Make all parameters and buffers those of rank 0."""
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
-                self._hand_out(tensor)
+                self._broadcast(tensor)
 
-    def gather_rows(self, rows_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+    def all_gather_rows(self, rows_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """The rows of all ranks in their order; rank r has `sizes[r]`. Gradients flow back to whose they are.
 
         Every rank's loss must come from what it gets, even where it learns nothing: backward they meet again.
@@ -138,10 +138,10 @@ class Ranks:
         assert len(rows_ND) == sizes[self.rank], (len(rows_ND), sizes, self.rank)
         most = max(sizes)
         padded_ND = nn.functional.pad(rows_ND, (0, 0, 0, most - len(rows_ND)))
-        gathered_WND: Tensor = _GatherRows.apply(padded_ND, self)  # type: ignore[no-untyped-call]
+        gathered_WND: Tensor = _AllGatherRows.apply(padded_ND, self)  # type: ignore[no-untyped-call]
         return torch.cat([rows[:size] for rows, size in zip(gathered_WND, sizes, strict=True)])
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Add up the gradients of all ranks, in one message. A parameter that none has one for keeps none."""
         if self.world == 1:
             return
@@ -153,12 +153,12 @@ class Ranks:
             torch.zeros(one.numel(), device=device) if one.grad is None else one.grad.flatten()
             for one in parameters
         ]
-        summed = self._sum_up(torch.cat([has_gradient, *parts]))
+        summed = self._all_reduce(torch.cat([has_gradient, *parts]))
         counts, *parts = summed.split([len(parameters), *(one.numel() for one in parameters)])
         for parameter, count, part in zip(parameters, counts.tolist(), parts, strict=True):
             parameter.grad = part.view_as(parameter) if count else None
 
-    def zeros_on_host(self, *shape: int, dtype: torch.dtype) -> Tensor:
+    def shared_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Memory that the ranks of a host share.
 
         It has no name, so that a killed run leaves nothing behind and the size of /dev/shm does not matter. Where
@@ -169,26 +169,26 @@ class Ranks:
         own = os.memfd_create("speedyfeed") if self.is_writer else -1
         if self.is_writer:
             os.ftruncate(own, math.prod(shape) * dtype.itemsize)
-        addresses = self._list_all(torch.tensor([os.getpid(), own]))
+        addresses = self._all_gather(torch.tensor([os.getpid(), own]))
         pid, file = addresses[self.rank - self.local_rank].tolist()
         tensor = torch.from_file(f"/proc/{pid}/fd/{file}", shared=True, size=math.prod(shape), dtype=dtype)
-        self.wait()  # all have mapped it, and it lives as long as they do
+        self.barrier()  # all have mapped it, and it lives as long as they do
         if self.is_writer:
             os.close(own)
         return tensor.view(shape)
 
-    def _sum_up(self, tensor: Tensor) -> Tensor:
+    def _all_reduce(self, tensor: Tensor) -> Tensor:
         if self.world > 1:
             with self._talk(2 * tensor.nbytes):
                 dist.all_reduce(tensor)
         return tensor
 
-    def _hand_out(self, tensor: Tensor) -> None:
+    def _broadcast(self, tensor: Tensor) -> None:
         if self.world > 1:
             with self._talk(tensor.nbytes):
                 dist.broadcast(tensor, src=0)
 
-    def _list_all(self, tensor: Tensor) -> list[Tensor]:
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         if self.world == 1:
             return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
@@ -212,33 +212,33 @@ class Ranks:
             reason = str(error).removeprefix("[").partition("] ")[2] or str(
                 error
             )  # without a place in gloo's source
-            raise LostRanks(f"rank {self.rank} lost the others: {reason.partition('. ')[0]}") from error
+            raise LostRanksError(f"rank {self.rank} lost the others: {reason.partition('. ')[0]}") from error
         self.traffic.seconds += perf_counter() - started
         self.traffic.num_bytes += num_bytes * (self.world - 1) / self.world
 
 
-class _GatherRows(torch.autograd.Function):
+class _AllGatherRows(torch.autograd.Function):
     """Forward every rank gets all rows, backward every rank gets the sum of all gradients of its own."""
 
     @staticmethod
-    def forward(ctx: Any, rows_ND: Tensor, ranks: Ranks) -> Tensor:
+    def forward(ctx: Any, rows_ND: Tensor, ranks: ProcessGroup) -> Tensor:
         ctx.ranks = ranks
-        return torch.stack(ranks._list_all(rows_ND.contiguous()))
+        return torch.stack(ranks._all_gather(rows_ND.contiguous()))
 
     @staticmethod
     def backward(ctx: Any, *gradients_WND: Tensor) -> tuple[Tensor, None]:
         return ctx.ranks._sum_shares(gradients_WND[0]), None
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = ProcessGroup()
 
 
 @contextmanager
-def open_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
+def open_process_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
     """The ranks that torchrun started this process among."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in os.environ:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     rank = int(os.environ["RANK"])
     dist.init_process_group(
@@ -248,7 +248,7 @@ def open_ranks(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
         world_size=world,
         timeout=timeout,
     )
-    yield Ranks(
+    yield ProcessGroup(
         rank=rank,
         world=world,
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
@@ -273,7 +273,7 @@ def _open_store(rank: int, timeout: timedelta) -> TCPStore:
     end = monotonic() + timeout.total_seconds()
     while not _answers(host, port := int(kept.get(PORT))):
         if monotonic() > end:
-            raise LostRanks(f"rank {rank} cannot reach rank 0 at {host}")
+            raise LostRanksError(f"rank {rank} cannot reach rank 0 at {host}")
         sleep(RETRY_SECONDS)
     return TCPStore(host, port, is_master=False, timeout=timeout)
 

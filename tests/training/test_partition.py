@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from processes import run_ranks
 
 from speedyfeed.batching.batches import Batch, Position
-from speedyfeed.training.distributed.partition import PER_USER, deal, encode_all, own_users, share_of
-from speedyfeed.training.distributed.process_group import ALONE, Ranks
+from speedyfeed.training.distributed.partition import PER_USER, balanced_partition, encode_all, local_users, share_of
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
 
 def test_rows_are_dealt_there_and_back_again():
-    assert [share.tolist() for share in deal(np.array([9, 8, 7, 5, 4, 1]), 3)] == [[0, 5], [1, 4], [2, 3]]
-    assert [share.tolist() for share in deal(np.array([2, 3]), 3)] == [[1], [0], []]
+    assert [share.tolist() for share in balanced_partition(np.array([9, 8, 7, 5, 4, 1]), 3)] == [[0, 5], [1, 4], [2, 3]]
+    assert [share.tolist() for share in balanced_partition(np.array([2, 3]), 3)] == [[1], [0], []]
 
 
 @given(st.lists(st.integers(0, 200), max_size=60), st.integers(1, 7))
-def test_shares_are_even_and_hold_every_row_once(sizes, num_shares):
+def test_shares_are_even_and_hold_every_row_once(sizes, num_parts):
     sizes = np.array(sizes, np.int64)
-    shares = deal(sizes, num_shares)
-    assert len(shares) == num_shares
+    shares = balanced_partition(sizes, num_parts)
+    assert len(shares) == num_parts
     assert sorted(np.concatenate(shares).tolist()) == list(range(len(sizes)))
     counts = [len(share) for share in shares]
     assert max(counts) - min(counts) <= 1
@@ -57,7 +57,7 @@ def batch_of(histories, has_own_negatives):
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_every_user_is_one_ranks_and_their_shares_add_up(world):
     batch = batch_of([[1, 2, 3], [4], [5, 6]], [[True, False, False], [False], [True, True]])
-    parts = [own_users(batch, Ranks(rank=rank, world=world)) for rank in range(world)]
+    parts = [local_users(batch, ProcessGroup(rank=rank, world=world)) for rank in range(world)]
     users = [user for part in parts for user in part.users_B.tolist() if user]
     assert sorted(users) == [10, 11, 12]
     assert all(np.array_equal(part.encode_E, batch.encode_E) for part in parts)
@@ -76,7 +76,7 @@ def test_every_array_of_users_is_dealt():
 def test_ranks_encode_all_news_together(store, config, tmp_path):
     def encode(ranks):
         path = tmp_path / str(ranks.world)
-        ranks.first(lambda: start_run(path, config, store))
+        ranks.on_rank_0(lambda: start_run(path, config, store))
         trainer = Trainer(open_run(path), store, ranks)
         counts, own_share = [], trainer.model.news.encode_all
         trainer.model.news.encode_all = lambda news, **options: (
@@ -84,7 +84,7 @@ def test_ranks_encode_all_news_together(store, config, tmp_path):
         )
         return encode_all(trainer.model.news, trainer.news, ranks).numpy(), counts, trainer.validate()
 
-    alone, _, auc = encode(ALONE)
+    alone, _, auc = encode(SINGLE_PROCESS)
     ranks = run_ranks(3, encode)
     for rows, _, seen in ranks:
         np.testing.assert_allclose(rows, alone, rtol=0, atol=1e-5)
