@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Bits = NDArray[np.uint64]
 
 
-class Purpose(IntEnum):
+class Stream(IntEnum):
     """Uses of one seed, kept apart so that none echoes another."""
 
     ORDER = 0
@@ -21,12 +21,12 @@ class Purpose(IntEnum):
     DROPOUT = 3
 
 
-def generator(seed: int, purpose: Purpose, round: int) -> np.random.Generator:
+def generator(seed: int, purpose: Stream, round: int) -> np.random.Generator:
     """An ordinary generator, for draws that concern a whole round (an epoch, a step) at once."""
     return np.random.default_rng([seed, purpose, round])
 
 
-def draw(seed: int, purpose: Purpose, round: int, places: NDArray[np.integer]) -> Bits:
+def random_bits(seed: int, purpose: Stream, round: int, places: NDArray[np.integer]) -> Bits:
     """64 random bits for each place: SplitMix64, which is a hash of a counter to begin with."""
     key = np.random.SeedSequence([seed, purpose, round]).generate_state(1, np.uint64)
     bits: Bits = key + places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -35,11 +35,11 @@ def draw(seed: int, purpose: Purpose, round: int, places: NDArray[np.integer]) -
     return bits ^ (bits >> np.uint64(31))
 
 
-def as_fraction(bits: Bits) -> NDArray[np.float64]:
+def to_uniform(bits: Bits) -> NDArray[np.float64]:
     """Uniform in [0, 1)."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def as_index(bits: Bits, size: NDArray[np.int64]) -> NDArray[np.int64]:
+def to_index(bits: Bits, size: NDArray[np.int64]) -> NDArray[np.int64]:
     """Uniform in 0..size-1 (size below 2^32): the upper half of the bits as a fraction of `size`."""
     return ((bits >> np.uint64(32)) * size.astype(np.uint64) >> np.uint64(32)).astype(np.int64)

@@ -32,14 +32,14 @@ def timelines(
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> Timelines:
+def logs(random_bits: st.DrawFn) -> Timelines:
     """Some users and their clicks, with and without pools; at least two different news."""
     news = st.integers(1, NUM_NEWS)
-    pools = draw(st.lists(st.lists(news, min_size=1, max_size=5, unique=True), max_size=4))
+    pools = random_bits(st.lists(st.lists(news, min_size=1, max_size=5, unique=True), max_size=4))
     pool = st.integers(NO_POOL, len(pools) - 1)
     clicks = st.lists(st.tuples(news, pool), max_size=7)
-    users = [[(1, NO_POOL), (2, NO_POOL)], *draw(st.lists(clicks, max_size=12))]
-    user_pools = draw(st.lists(pool, min_size=len(users), max_size=len(users)))
+    users = [[(1, NO_POOL), (2, NO_POOL)], *random_bits(st.lists(clicks, max_size=12))]
+    user_pools = random_bits(st.lists(pool, min_size=len(users), max_size=len(users)))
     return timelines(users, pools, user_pools)
 
 

@@ -15,9 +15,9 @@ from speedyfeed.batching.cache_plan import new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import NewsTokens, Timelines
 from speedyfeed.errors import InputError
-from speedyfeed.random import Purpose, as_fraction, draw
+from speedyfeed.random import Stream, to_uniform, random_bits
 
-ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
+ALWAYS = 1e9  # beta: from step 1 on every random_bits is in favour
 EPOCHS = 2
 
 configs = st.builds(
@@ -103,7 +103,7 @@ class SlowBatcher:
         if news not in self.written or self.step - self.written[news] > self.config.gamma:
             return False
         place = news if self.config.cache_draw == "news" else 0
-        fraction = as_fraction(draw(self.config.seed, Purpose.CACHE, self.step, np.array([place])))
+        fraction = to_uniform(random_bits(self.config.seed, Stream.CACHE, self.step, np.array([place])))
         return bool(fraction < 1 - np.exp(-self.config.beta * self.step))
 
     def num_tokens(self, encoded: set[int]) -> int:
@@ -211,7 +211,7 @@ def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, 
 @given(log=logs(), tokens=lengths, config=configs, data=st.data())
 def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, data):
     batches = batches_of(log, tokens, config)
-    stop = data.draw(st.integers(1, len(batches)))
+    stop = data.random_bits(st.integers(1, len(batches)))
     stamps = new_stamps(NUM_NEWS)
     for batch in batches[:stop]:
         stamps[batch.encode_E] = batch.step

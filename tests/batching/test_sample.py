@@ -10,7 +10,7 @@ from small_logs import NO_POOL, NUM_NEWS, few, logs, timelines
 from speedyfeed.batching.sample import Sampler, choose, period_news
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
-from speedyfeed.random import Purpose, draw
+from speedyfeed.random import Stream, random_bits
 
 
 def sampler(log: Timelines, *, max_clicks: int = 100, negatives: int = 1, seed: int = 0) -> Sampler:
@@ -68,10 +68,10 @@ def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negati
 @few
 @given(log=logs(), negatives=st.integers(1, 3), data=st.data())
 def test_a_user_gets_the_same_in_any_block_and_order(log, negatives, data):
-    draws = sampler(log, negatives=negatives, seed=data.draw(st.integers(0, 5)))
+    draws = sampler(log, negatives=negatives, seed=data.random_bits(st.integers(0, 5)))
     everyone = np.sort(draws.order(0))
     together = draws.sample(everyone, 1)
-    rows = np.array(data.draw(st.permutations(range(len(everyone)))))
+    rows = np.array(data.random_bits(st.permutations(range(len(everyone)))))
     others = draws.sample(everyone[rows], 1)
     for place, row in enumerate(rows):
         assert others.candidates[place].tolist() == together.candidates[int(row)].tolist()
@@ -101,7 +101,7 @@ def test_negatives_change_with_the_epoch_and_the_seed():
 
 def test_every_set_of_indices_is_equally_likely():
     num_draws = 20_000
-    bits = draw(0, Purpose.NEGATIVES, 0, np.arange(num_draws * 2).reshape(-1, 2))
+    bits = random_bits(0, Stream.NEGATIVES, 0, np.arange(num_draws * 2).reshape(-1, 2))
     counts = Counter(tuple(sorted(row)) for row in choose(bits, np.full(num_draws, 4)).tolist())
     assert sorted(counts) == list(combinations(range(4), 2))
     assert [count / num_draws for count in counts.values()] == pytest.approx([1 / 6] * 6, abs=0.01)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
-from speedyfeed.random import Bits, Purpose, as_index, draw, generator
+from speedyfeed.random import Bits, Stream, to_index, random_bits, generator
 
 USERS = 1 << 16  # counted in one go
 
@@ -103,7 +103,7 @@ class Sampler:
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """What tells the instances of an epoch, shuffled anew: rows of users, or places of clicks in the store."""
-        return generator(self._seed, Purpose.ORDER, epoch).permutation(self._keys)
+        return generator(self._seed, Stream.ORDER, epoch).permutation(self._keys)
 
     def sample(self, keys: NDArray[np.int64], epoch: int) -> Instances:
         """The instances that `order` told, in that order."""
@@ -146,9 +146,9 @@ class Sampler:
         starts = pools.offsets[rows[listed]]
         sizes = pools.offsets[rows[listed] + 1] - starts
 
-        bits = draw(
+        bits = random_bits(
             self._seed,
-            Purpose.NEGATIVES,
+            Stream.NEGATIVES,
             epoch,
             places[:, None] * self._negatives + np.arange(self._negatives),
         )
@@ -165,7 +165,7 @@ class Sampler:
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
-        """News to draw from where no pool is known; found when the first such click comes."""
+        """News to random_bits from where no pool is known; found when the first such click comes."""
         period = period_news(self._timelines, self._num_news)
         if len(period) < 2:
             raise InputError(
@@ -199,15 +199,15 @@ def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
 def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each row as many indices below its size as it has bits; distinct, where the size allows it.
 
-    Floyd's method, a column at a time: draw below a bound that grows by one; what is taken already becomes the
-    bound's last index, which no earlier column could draw. Every set of indices is equally likely.
+    Floyd's method, a column at a time: random_bits below a bound that grows by one; what is taken already becomes the
+    bound's last index, which no earlier column could random_bits. Every set of indices is equally likely.
     """
     num_rows, num_columns = bits.shape
     chosen = np.empty((num_rows, num_columns), np.int64)
     is_large = sizes >= num_columns
     for column in range(num_columns):
         bound = np.where(is_large, sizes - num_columns + column + 1, sizes)
-        index = as_index(bits[:, column], bound)
+        index = to_index(bits[:, column], bound)
         is_taken = is_large & (chosen[:, :column] == index[:, None]).any(axis=1)
         chosen[:, column] = np.where(is_taken, bound - 1, index)
     return chosen

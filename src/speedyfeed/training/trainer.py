@@ -26,7 +26,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
-from speedyfeed.random import Purpose, draw
+from speedyfeed.random import Stream, random_bits
 from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
 from speedyfeed.training.artifacts import save_best
@@ -100,7 +100,7 @@ class Trainer:
         """Learn from a batch; returns the loss."""
         self.model.train()
         # What dropout draws follows from the step and the rank: there is nothing to save, and nothing to lose.
-        (bits,) = draw(self.config.train.seed, Purpose.DROPOUT, batch.step, np.array([self.ranks.rank]))
+        (bits,) = random_bits(self.config.train.seed, Stream.DROPOUT, batch.step, np.array([self.ranks.rank]))
         torch.manual_seed(int(bits))
         with self.precision.autocast():
             learned = self.workflow(batch)
