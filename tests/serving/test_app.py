@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.app import MAX_WAITING_WRITES, build_app
-from speedyfeed.serving.middleware import Limits, WriteDoor, is_loopback
+from speedyfeed.serving.middleware import Limits, WriteAccess, is_loopback
 from speedyfeed.serving.service import Service
 
 TOKEN = "a token nobody guesses"
@@ -18,7 +18,7 @@ ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def client_of(service, *, token=TOKEN, host="127.0.0.1", base_url="http://127.0.0.1", **options):
-    app = build_app(service, WriteDoor(token, host), **options)
+    app = build_app(service, WriteAccess(token, host), **options)
     return TestClient(app, base_url=base_url, raise_server_exceptions=False)
 
 
@@ -207,7 +207,7 @@ def test_without_a_token_nobody_writes_unless_bound_to_loopback(service, write):
     with client_of(service, token=None) as client:
         for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
             assert client.request(method, path, headers=headers, **options).status_code == 403
-    assert len(service.feed.shelf) == 12
+    assert len(service.feed.catalogue) == 12
 
 
 def test_on_loopback_the_own_page_writes_without_a_token(service):
@@ -312,7 +312,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(service):
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }
-        app = build_app(service, WriteDoor(TOKEN, "127.0.0.1"), limits=Limits(body_seconds=0.1))
+        app = build_app(service, WriteAccess(TOKEN, "127.0.0.1"), limits=Limits(body_seconds=0.1))
         await app(scope, receive, send)
         return sent[0]["status"]
 

@@ -7,14 +7,14 @@ from small_run import build_recommender
 from speedyfeed.pretrained import Recommender
 from speedyfeed.serving.feed import Feed, Query, open_feed
 from speedyfeed.serving.live_catalogue import GraphConfig, build_index
-from speedyfeed.serving.micro_batcher import Batcher
+from speedyfeed.serving.micro_batcher import MicroBatcher
 
 HISTORY = ["N1", "N9", "N2"]
 
 
 @pytest.fixture
 def feed(run, tmp_path, graphs):
-    batcher = Batcher()
+    batcher = MicroBatcher()
     yield open_feed(run, tmp_path, batcher, graphs)
     batcher.close()
 
@@ -38,7 +38,7 @@ def test_it_recommends_what_the_recommender_recommends(feed, model, history):
 
 
 def test_a_text_counts_like_the_news_of_that_text(feed):
-    title = feed.shelf.news(feed.shelf.row("N9")).title
+    title = feed.catalogue.news(feed.catalogue.row("N9")).title
     by_id = feed.recommend(Query(history=["N1", "N9", "N2"], k=12))
     by_text = feed.recommend(Query(history=["N1", (title, "", "", ""), "N2"], k=12))
     assert "N9" not in ids(by_id)
@@ -90,7 +90,7 @@ def test_reasons_are_the_clicks_that_give_most(feed, model):
     attention = model.weigh_clicks(clicks)
     given = 0
     for one in answer.ranked:
-        news = feed.shelf.embeddings([feed.shelf.row(one.news.news_id)])[0]
+        news = feed.catalogue.embeddings([feed.catalogue.row(one.news.news_id)])[0]
         gives = attention * (clicks @ news)
         expected = [click for click in np.argsort(-gives)[:2] if gives[click] > 0]
         assert [reason.click - 1 for reason in one.reasons] == expected
@@ -106,7 +106,7 @@ def test_reasons_are_the_clicks_that_give_most(feed, model):
 @pytest.mark.parametrize("user", ["self-attention", "gru"])
 def test_every_user_encoder_can_be_served_and_explained(user):
     model = build_recommender(user=user)
-    batcher = Batcher()
+    batcher = MicroBatcher()
     feed = Feed(model, "m", build_index(model.catalogue.embeddings_VD.numpy(), GraphConfig()), batcher)
     answer = feed.recommend(Query(history=HISTORY, k=9, explain=True))
     batcher.close()
@@ -142,7 +142,7 @@ def test_the_map_has_every_kind_of_point_in_its_frame(feed):
 
 
 def test_graphs_are_kept_for_the_next_start(run, tmp_path, graphs, monkeypatch):
-    batcher = Batcher()
+    batcher = MicroBatcher()
     first = open_feed(run, tmp_path, batcher, graphs)
     if graphs.graphs_from == 0:
         monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # not needed any more

@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from speedyfeed.serving.app import PAGE, build_app
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.middleware import WriteDoor
+from speedyfeed.serving.middleware import WriteAccess
 from speedyfeed.serving.service import Service
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -50,7 +50,7 @@ def browser(tmp_path_factory):
 @contextmanager
 def served(service, token=None):
     """The address of a running service."""
-    app = build_app(service, WriteDoor(token, "127.0.0.1"))
+    app = build_app(service, WriteAccess(token, "127.0.0.1"))
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
     )
@@ -160,7 +160,7 @@ def test_a_pasted_headline_joins_the_feed(page, service):
     assert len(page.texts("#joined li")) == 3
     page.find("#joined .link").click()
     assert page.browser.switch_to.active_element.text == "Cup comes <b>home</b> at last"
-    assert len(service.feed.shelf) == 13
+    assert len(service.feed.catalogue) == 13
 
 
 def test_a_headline_far_down_is_fetched_to_be_seen(page, service):
@@ -218,7 +218,7 @@ def test_publishing_asks_for_the_token_until_it_is_right(browser, service):
             page.find("#token").send_keys(token)
             page.find("#door button.primary").click()
         page.wait(lambda: "Published." in page.find("#joined").text)
-    assert len(service.feed.shelf) == 13
+    assert len(service.feed.catalogue) == 13
 
 
 def test_everything_by_keyboard(page):

@@ -23,17 +23,17 @@ def test_added_news_are_found_by_the_next_request(service):
     service.add([CUP])
     assert "new" in ids(service, history=["N1"])
     assert service.feed.recommend(Query(history=["new"])).unknown == []
-    row = service.feed.shelf.row("new")
+    row = service.feed.catalogue.row("new")
     expected = service.feed.encode([(CUP.title, "", "", "")]).result()[0]
-    assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
+    assert service.feed.catalogue.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_more_news_than_a_batch_and_an_id_twice(service):
     news = [News(news_id=f"M{number % 70}", title=f"number {number}") for number in range(100)]
     service.add(news)
-    assert len(service.feed.shelf) == 12 + 70
-    assert service.feed.shelf.news(service.feed.shelf.row("M5")).title == "number 75"
-    assert service.feed.shelf.news(service.feed.shelf.row("M50")).title == "number 50"
+    assert len(service.feed.catalogue) == 12 + 70
+    assert service.feed.catalogue.news(service.feed.catalogue.row("M5")).title == "number 75"
+    assert service.feed.catalogue.news(service.feed.catalogue.row("M50")).title == "number 50"
 
 
 def test_what_was_written_is_there_after_a_restart(run, tmp_path, graphs):
@@ -49,8 +49,8 @@ def test_what_was_written_is_there_after_a_restart(run, tmp_path, graphs):
     second.open()
     assert ids(second, history=["N1", "new"]) == before
     assert {"N7", "gone"}.isdisjoint(before)
-    assert second.feed.shelf.news(second.feed.shelf.row("new")) == CUP
-    assert second.feed.shelf.news(second.feed.shelf.row("N2")).title == "N2 was changed"
+    assert second.feed.catalogue.news(second.feed.catalogue.row("new")) == CUP
+    assert second.feed.catalogue.news(second.feed.catalogue.row("N2")).title == "N2 was changed"
     second.close()
 
 
@@ -88,8 +88,8 @@ def test_another_run_takes_over_with_all_that_was_written(run, another_run, tmp_
     assert "new" in ids(service)
     assert "N3" not in ids(service)
     expected = service.feed.encode([(CUP.title, "", "", "")]).result()[0]
-    row = service.feed.shelf.row("new")
-    assert service.feed.shelf.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
+    row = service.feed.catalogue.row("new")
+    assert service.feed.catalogue.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
     assert (
         old.recommend(Query(history=["N1", ("a text", "", "", "")])).model == old.fingerprint
     )  # for those who have it
@@ -142,18 +142,18 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
     base = {f"N{number}" for number in range(1, 13)}
     for answer in answers:
         feed = expected[answer.model]
-        first, last = (feed.shelf.embeddings([feed.shelf.row(news_id)]) for news_id in ("N1", "N9"))
+        first, last = (feed.catalogue.embeddings([feed.catalogue.row(news_id)]) for news_id in ("N1", "N9"))
         between = feed.encode([("Late goal", "", "", "")]).result()
         user = feed._model.encode_user(np.concatenate([first, between, last]))
         for one in answer.ranked:
             if one.news.news_id in base:
-                row = feed.shelf.row(one.news.news_id)
+                row = feed.catalogue.row(one.news.news_id)
                 assert one.score == pytest.approx(
-                    float(feed.shelf.embeddings([row])[0] @ user), rel=1e-3, abs=1e-4
+                    float(feed.catalogue.embeddings([row])[0] @ user), rel=1e-3, abs=1e-4
                 )
     assert written
-    assert all(service.feed.shelf.row(news_id) is not None for news_id in written)
-    rows = service.feed.shelf.embeddings([service.feed.shelf.row(news_id) for news_id in written])
+    assert all(service.feed.catalogue.row(news_id) is not None for news_id in written)
+    rows = service.feed.catalogue.embeddings([service.feed.catalogue.row(news_id) for news_id in written])
     again = service.feed.encode([(f"title {news_id}", "", "", "") for news_id in written]).result()
     np.testing.assert_allclose(rows, again, atol=1e-4)
     service.close()

@@ -45,7 +45,7 @@ def run(arguments: Arguments) -> None:
         import uvicorn
 
         from speedyfeed.serving.app import build_app
-        from speedyfeed.serving.middleware import TOKEN_VARIABLE, WriteDoor
+        from speedyfeed.serving.middleware import TOKEN_VARIABLE, WriteAccess
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
@@ -56,7 +56,7 @@ def run(arguments: Arguments) -> None:
     folder = arguments.run.absolute()  # a link stays one, so that the data do not move with it
     data = arguments.data or folder.with_name(f"{folder.name}.feed")
     service = Service(folder, data, precision=arguments.precision)
-    door = WriteDoor(os.environ.get(TOKEN_VARIABLE), arguments.host)
+    door = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
     sys.setswitchinterval(SWITCH_SECONDS)
     server = uvicorn.Server(
         uvicorn.Config(

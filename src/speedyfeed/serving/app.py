@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from speedyfeed import __version__
 from speedyfeed.serving.feed import Embeddings, Feed
-from speedyfeed.serving.middleware import Doors, Limits, Metrics, WriteDoor
+from speedyfeed.serving.middleware import RequestGuard, Limits, Metrics, WriteAccess
 from speedyfeed.serving.schemas import (
     MAX_K,
     AboutAnswer,
@@ -72,12 +72,12 @@ _BUSY: dict[int | str, dict[str, Any]] = {
 
 
 def build_app(
-    service: Service, door: WriteDoor, *, limits: Limits | None = None, allow_origins: Sequence[str] = ()
+    service: Service, door: WriteAccess, *, limits: Limits | None = None, allow_origins: Sequence[str] = ()
 ) -> FastAPI:
     """The service as an ASGI application; it may be opened later, until then it answers 503."""
     metrics = Metrics()
     Gauge("speedyfeed_news", "News that can be recommended.", registry=metrics.registry).set_function(
-        lambda: len(service.feed.shelf) if service.is_open else 0
+        lambda: len(service.feed.catalogue) if service.is_open else 0
     )
     writers = _Threads("write", 4, MAX_WAITING_WRITES)
     users = _Threads("recommendation", 8, MAX_WAITING_READS)
@@ -103,7 +103,7 @@ def build_app(
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type"],
         )
-    app.add_middleware(Doors, limits=limits or Limits(), metrics=metrics)
+    app.add_middleware(RequestGuard, limits=limits or Limits(), metrics=metrics)
     _add_problem_answers(app)
 
     async def open_feed() -> Feed:
@@ -139,10 +139,10 @@ def build_app(
     @app.get("/v1/news/{news_id}", responses=_PROBLEMS | _NOT_FOUND, tags=["read"])
     async def get_news(news_id: str, feed: OpenFeed) -> NewsAnswer:
         """One news."""
-        row = feed.shelf.row(news_id)
+        row = feed.catalogue.row(news_id)
         if row is None:
             raise HTTPException(404, "No such news.")
-        return NewsAnswer.of(feed.shelf.news(row), feed.places(feed.shelf.embeddings([row]))[0])
+        return NewsAnswer.of(feed.catalogue.news(row), feed.places(feed.catalogue.embeddings([row]))[0])
 
     @app.get("/v1/news/{news_id}/similar", responses=_PROBLEMS | _NOT_FOUND, tags=["read"])
     async def similar(news_id: str, feed: OpenFeed, k: Annotated[int, Query(ge=1, le=MAX_K)] = 10) -> ListAnswer:
@@ -164,9 +164,9 @@ def build_app(
         return AboutAnswer(
             version=__version__,
             model=feed.fingerprint,
-            news=len(feed.shelf),
-            categories=feed.shelf.categories(),
-            knows_popularity=feed.shelf.knows_popularity,
+            news=len(feed.catalogue),
+            categories=feed.catalogue.categories(),
+            knows_popularity=feed.catalogue.knows_popularity,
             writes=door.state,
         )
 

@@ -22,8 +22,8 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.index import HnswIndex, open_index
 from speedyfeed.runtime import Precision, choose_precision
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.live_catalogue import Found, GraphConfig, Shelf, Wanted, build_index
-from speedyfeed.serving.micro_batcher import Batcher, Text
+from speedyfeed.serving.live_catalogue import SearchHits, GraphConfig, LiveCatalogue, SearchFilter, build_index
+from speedyfeed.serving.micro_batcher import MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Feed:
         model: Recommender,
         fingerprint: str,
         index: HnswIndex | None,
-        batcher: Batcher,
+        batcher: MicroBatcher,
         precision: Precision | None = None,
     ) -> None:
         """`index` is of the model's own news; texts are encoded in `precision`, fp32 if none is given."""
@@ -116,7 +116,7 @@ class Feed:
                 catalogue.news_ids, catalogue.titles, catalogue.categories, strict=True
             )
         ]
-        self.shelf = Shelf(news, embeddings_VD, catalogue.num_clicks, index)
+        self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)
         self._projection = Projection.fit(embeddings_VD, catalogue.categories)
         self._batcher = batcher
         self._autocast = nullcontext if precision is None else precision.autocast
@@ -125,7 +125,7 @@ class Feed:
         """One row per text, encoded together with what others submit."""
         if not texts:
             nothing: Future[Embeddings] = Future()
-            nothing.set_result(self.shelf.embeddings([]))
+            nothing.set_result(self.catalogue.embeddings([]))
             return nothing
         return self._batcher.submit(self._encode, texts)
 
@@ -136,11 +136,11 @@ class Feed:
         """
         if texts is None:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
-        clicks = _Clicks.resolve(query.history, texts, self.shelf)
+        clicks = _Clicks.resolve(query.history, texts, self.catalogue)
         read = {click for click in query.history if isinstance(click, str)}
-        excluded = [self.shelf.row(news_id) for news_id in {*read, *query.exclude}]
+        excluded = [self.catalogue.row(news_id) for news_id in {*read, *query.exclude}]
         since = None if query.max_age_seconds is None else time.time() - query.max_age_seconds
-        wanted = Wanted(
+        wanted = SearchFilter(
             categories=frozenset(query.categories),
             published_since=since,
             without=frozenset(row for row in excluded if row is not None),
@@ -149,12 +149,12 @@ class Feed:
         user_D = self._model.encode_user(clicks.embeddings)
         unknown = list(clicks.unknown)
         if query.candidates is None:
-            found = self.shelf.search(user_D, query.k, wanted)
+            found = self.catalogue.search(user_D, query.k, wanted)
         else:
-            rows = {news_id: self.shelf.row(news_id) for news_id in query.candidates}
+            rows = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in rows.items() if row is None]
-            ordered = self.shelf.score(user_D, [row for row in rows.values() if row is not None], wanted)
-            found = Found(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
+            ordered = self.catalogue.score(user_D, [row for row in rows.values() if row is not None], wanted)
+            found = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
         places = [None] * len(query.history)
         for place, number in zip(self.places(clicks.embeddings), clicks.numbers, strict=True):
             places[number] = place  # type: ignore[call-overload]
@@ -174,14 +174,14 @@ class Feed:
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
         """News that say about the same, by angle; None where there is no such news."""
-        row = self.shelf.row(news_id)
-        return None if row is None else self._rank(self.shelf.similar(row, k))
+        row = self.catalogue.row(news_id)
+        return None if row is None else self._rank(self.catalogue.similar(row, k))
 
     def sample(self, most: int) -> list[Ranked]:
         """Some news, evenly taken from all, to draw the map with."""
-        alive = self.shelf.alive()
+        alive = self.catalogue.alive()
         rows = alive[:: max(1, -(-len(alive) // most))]
-        return self._rank(Found(rows=rows, scores=np.zeros(len(rows), np.float32)))
+        return self._rank(SearchHits(rows=rows, scores=np.zeros(len(rows), np.float32)))
 
     def places(self, embeddings: Embeddings) -> list[tuple[float, float]]:
         """On the map."""
@@ -191,21 +191,21 @@ class Feed:
         with self._autocast():
             return self._model.encode_news([text[:3] for text in texts], [category for *_, category in texts])
 
-    def _rank(self, found: Found, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
-        places = self.places(self.shelf.embeddings(found.rows))
+    def _rank(self, found: SearchHits, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
+        places = self.places(self.catalogue.embeddings(found.rows))
         return [
-            Ranked(news=self.shelf.news(row), score=score, place=place, reasons=reasons[number] if reasons else ())
+            Ranked(news=self.catalogue.news(row), score=score, place=place, reasons=reasons[number] if reasons else ())
             for number, (row, score, place) in enumerate(
                 zip(found.rows.tolist(), found.scores.tolist(), places, strict=True)
             )
         ]
 
-    def _explain(self, found: Found, clicks: "_Clicks") -> list[list[Reason]]:
+    def _explain(self, found: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
         """For each news found, the clicks that gave most to its score: attention times inner product."""
         if not len(clicks.numbers):
             return [[] for _ in found.rows]
         attention_L = self._model.weigh_clicks(clicks.embeddings)
-        news_KD = self.shelf.embeddings(found.rows)
+        news_KD = self.catalogue.embeddings(found.rows)
         products_KL = news_KD @ clicks.embeddings.T
         lengths_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
         cosines_KL = products_KL / np.maximum(lengths_KL, 1e-12)
@@ -235,10 +235,10 @@ class _Clicks:
     unknown: Sequence[str]
 
     @classmethod
-    def resolve(cls, history: Sequence[str | Text], texts: Embeddings, shelf: Shelf) -> "_Clicks":
+    def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":
         is_text = [not isinstance(click, str) for click in history]
-        rows = [shelf.row(click) if isinstance(click, str) else 0 for click in history]
-        embeddings = shelf.embeddings([row or 0 for row in rows])  # of row 0 where there is another or none
+        rows = [catalogue.row(click) if isinstance(click, str) else 0 for click in history]
+        embeddings = catalogue.embeddings([row or 0 for row in rows])  # of row 0 where there is another or none
         embeddings[is_text] = texts
         numbers = [number for number, row in enumerate(rows) if row is not None]
         unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
@@ -246,7 +246,7 @@ class _Clicks:
 
 
 def open_feed(
-    run: Path, cache: Path, batcher: Batcher, config: GraphConfig | None = None, *, precision: str = "fp32"
+    run: Path, cache: Path, batcher: MicroBatcher, config: GraphConfig | None = None, *, precision: str = "fp32"
 ) -> Feed:
     """The feed of a finished run; its graphs, where it needs any, are kept in the folder `cache`."""
     run = run.resolve()  # a link that is turned elsewhere meanwhile must not mix two runs

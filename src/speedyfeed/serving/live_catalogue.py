@@ -26,7 +26,7 @@ ADDED_TOGETHER = 8  # into the graphs, which nobody can search meanwhile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class SearchFilter:
     """Which news may be found. The defaults allow all."""
 
     categories: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchHits:
     """Rows and their scores, best first."""
 
     rows: Rows
@@ -63,7 +63,7 @@ class GraphConfig:
     )
 
 
-class Shelf:
+class LiveCatalogue:
     """News with their embeddings; any thread may read, one at a time may write."""
 
     def __init__(
@@ -123,25 +123,25 @@ class Shelf:
         with self._lock:
             return self._remove(news_id)
 
-    def search(self, query_D: Embeddings, k: int, wanted: Wanted | None = None) -> Found:
+    def search(self, query_D: Embeddings, k: int, wanted: SearchFilter | None = None) -> SearchHits:
         """The k rows that score highest by inner product, among those wanted."""
-        wanted = wanted or Wanted()
+        wanted = wanted or SearchFilter()
         if self._index is not None and not wanted.needs_all:
             found = self._search_graphs(self._index, query_D, k, wanted)
             if len(found.rows) == min(k, len(self) - len(wanted.without)):
                 return found
         return self._search_all(query_D, k, wanted)
 
-    def score(self, query_D: Embeddings, rows: Sequence[int], wanted: Wanted) -> Found:
+    def score(self, query_D: Embeddings, rows: Sequence[int], wanted: SearchFilter) -> SearchHits:
         """Those of the rows that are wanted, best first."""
         return self._search_all(query_D, len(rows), wanted, among=np.unique(np.array(rows, np.int64)))
 
-    def similar(self, row: int, k: int) -> Found:
+    def similar(self, row: int, k: int) -> SearchHits:
         """The k rows at the smallest angle to this one, itself left out; scores are cosines."""
         lengths_V = np.linalg.norm(self._embeddings[: len(self._is_alive)], axis=1)
         scores_V = self._embeddings[: len(lengths_V)] @ self._embeddings[row]
         scores_V /= np.maximum(lengths_V * lengths_V[row], 1e-12)
-        allowed = self._allowed(Wanted(without=frozenset([row])), len(lengths_V))
+        allowed = self._allowed(SearchFilter(without=frozenset([row])), len(lengths_V))
         return _best(np.flatnonzero(allowed), scores_V[allowed], k)
 
     def _add(self, news: Sequence[News], embeddings: Embeddings) -> None:
@@ -175,13 +175,13 @@ class Shelf:
             self._index.remove(np.array([row + 1]))
         return True
 
-    def _search_graphs(self, index: HnswIndex, query_D: Embeddings, k: int, wanted: Wanted) -> Found:
+    def _search_graphs(self, index: HnswIndex, query_D: Embeddings, k: int, wanted: SearchFilter) -> SearchHits:
         with self._lock:
             rows = index.search(query_D[None], k + len(wanted.without) + SPARE).ids[0] - 1
         kept = np.array([row >= 0 and row not in wanted.without for row in rows.tolist()], bool)
         return _best(rows[kept], self._embeddings[rows[kept]] @ query_D, k)
 
-    def _search_all(self, query_D: Embeddings, k: int, wanted: Wanted, among: Rows | None = None) -> Found:
+    def _search_all(self, query_D: Embeddings, k: int, wanted: SearchFilter, among: Rows | None = None) -> SearchHits:
         allowed = self._allowed(wanted, len(self._is_alive))
         if among is None:
             rows = np.flatnonzero(allowed)
@@ -194,7 +194,7 @@ class Shelf:
             scores = (1 - wanted.popularity) * _standard(scores) + wanted.popularity * popularity
         return _best(rows, scores, k)
 
-    def _allowed(self, wanted: Wanted, num_rows: int) -> NDArray[np.bool_]:
+    def _allowed(self, wanted: SearchFilter, num_rows: int) -> NDArray[np.bool_]:
         allowed = self._is_alive[:num_rows].copy()
         if wanted.categories:
             codes = [self._code[name] for name in wanted.categories if name in self._code]
@@ -212,11 +212,11 @@ def build_index(embeddings: Embeddings, config: GraphConfig) -> HnswIndex | None
     return HnswIndex.build(np.arange(1, len(embeddings) + 1), embeddings, config.graphs)
 
 
-def _best(rows: Rows, scores: NDArray[np.floating], k: int) -> Found:
+def _best(rows: Rows, scores: NDArray[np.floating], k: int) -> SearchHits:
     k = min(k, len(rows))
     top = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
     top = top[np.argsort(-scores[top], kind="stable")]
-    return Found(rows=rows[top], scores=scores[top].astype(np.float32))
+    return SearchHits(rows=rows[top], scores=scores[top].astype(np.float32))
 
 
 def _standard(values: NDArray[np.floating]) -> NDArray[np.floating]:

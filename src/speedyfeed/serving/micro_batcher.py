@@ -30,7 +30,7 @@ class _Job:
     rows: "Future[Embeddings]" = field(default_factory=Future)
 
 
-class Batcher:
+class MicroBatcher:
     """Encodes what is waiting for one model, up to about `BATCH` texts at once; first come, first served.
 
     A thread for each core, and each computes alone: threads that share a computation wait for the slowest of them

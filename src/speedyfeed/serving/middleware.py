@@ -48,7 +48,7 @@ class Limits:
     """For the answer."""
 
 
-class WriteDoor:
+class WriteAccess:
     """Lets writes through that carry the token; where none is set, only those from this machine."""
 
     def __init__(self, token: str | None, host: str) -> None:
@@ -106,7 +106,7 @@ class Metrics:
         self.reloads = Counter("speedyfeed_reloads", "Runs loaded, or not.", ["outcome"], registry=self.registry)
 
 
-class Doors:
+class RequestGuard:
     """Around every request: size, time, headers, metrics."""
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
 from speedyfeed.serving.journal import Entry, Journal, News
 from speedyfeed.serving.live_catalogue import GraphConfig
-from speedyfeed.serving.micro_batcher import BATCH, Batcher, Embeddings, Text
+from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Embeddings, Text
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Service:
         self._config = config
         self._precision = precision
         self._journal = Journal(data)
-        self._batcher = Batcher()
+        self._batcher = MicroBatcher()
         self._feed: Feed | None = None
         self._writing = threading.Lock()
         self._reloading = threading.Lock()
@@ -84,7 +84,7 @@ class Service:
                 self._replay(feed, seen)
                 self._feed = feed
             remove_other_graphs(self._data, feed.fingerprint)
-            return Reloaded(model=feed.fingerprint, news=len(feed.shelf), seconds=time.monotonic() - start)
+            return Reloaded(model=feed.fingerprint, news=len(feed.catalogue), seconds=time.monotonic() - start)
         finally:
             self._reloading.release()
 
@@ -97,10 +97,10 @@ class Service:
     def remove(self, news_id: str) -> bool:
         """Take a news out, for good; whether it was there."""
         with self._writing:
-            if self.feed.shelf.row(news_id) is None:
+            if self.feed.catalogue.row(news_id) is None:
                 return False
             self._journal.remove(news_id)
-            return self.feed.shelf.remove(news_id)
+            return self.feed.catalogue.remove(news_id)
 
     def close(self) -> None:
         """Give the journal back."""
@@ -115,7 +115,7 @@ class Service:
             with self._writing:
                 if feed is self._feed:
                     self._journal.write(news, feed.fingerprint, embeddings)
-                    feed.shelf.add(news, embeddings)
+                    feed.catalogue.add(news, embeddings)
                     return
             # Another model took over while this one encoded.
 
@@ -124,11 +124,11 @@ class Service:
         while entries := self._journal.read(after):
             for entry in entries:
                 if entry.news is None:
-                    feed.shelf.remove(entry.news_id)
+                    feed.catalogue.remove(entry.news_id)
             self._encode_again([one for one in entries if one.news and one.model != feed.fingerprint], feed)
             kept = [one for one in entries if one.news and one.model == feed.fingerprint]
             if kept:
-                feed.shelf.add(
+                feed.catalogue.add(
                     [one.news for one in kept if one.news],
                     np.stack([one.embedding for one in kept if one.embedding is not None]),
                 )
@@ -140,7 +140,7 @@ class Service:
             news = [one.news for one in some if one.news]
             embeddings = _encode(feed, news)
             self._journal.note_embeddings([one.seq for one in some], feed.fingerprint, embeddings)
-            feed.shelf.add(news, embeddings)
+            feed.catalogue.add(news, embeddings)
 
     def _in_turns(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
         """As many at a time as are encoded at once; between two turns it is others' turn."""
