@@ -45,7 +45,7 @@ class AblationBenchConfig(Limits):
     seeds: tuple[int, ...] = (0,)
     out: Path = Path("runs/ablation")
     """Folder for the runs, the store without refinement, the table and the figure."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     """The default run."""
     encoder: str | None = None
     """Another encoder than the recipe's."""

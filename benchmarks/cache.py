@@ -41,7 +41,7 @@ class CacheBenchConfig(Limits):
     seeds: tuple[int, ...] = (0,)
     out: Path = Path("runs/cache")
     """Folder for the runs, the table and the figure."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     """The run that is varied."""
     encoder: str | None = None
     """Another encoder than the recipe's."""

@@ -28,7 +28,7 @@ class DataEfficiencyConfig:
 
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     buckets: tuple[int, ...] = (1, 2, 4, 8)
     most_batches: int = 1000
     """Planned of each."""

@@ -34,7 +34,7 @@ class LoaderBenchConfig:
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
     shares: tuple[float, ...] = (0.1, 0.32, 1.0)
     """Of its users."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     encoder: str | None = None
     """Another encoder than the recipe's."""
     precision: str = "fp32"

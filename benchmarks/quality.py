@@ -92,9 +92,9 @@ def contenders() -> Mapping[str, RunConfig]:
         "lstur-fast": lstur,
         "nrms-conventional": _conventional(nrms),
         "nrms-fast": nrms,
-        "speed-mini": recipe("speedy-mini"),
-        "speed-half": recipe("speedy-half"),
-        "speed-last": recipe("speedy-last"),
+        "speed-mini": recipe("speed-mini"),
+        "speed-half": recipe("speed-half"),
+        "speed-last": recipe("speed-last"),
         "plm-conventional": _conventional(recipe("plm-conventional")),
     }
 
@@ -129,7 +129,7 @@ def choose(names: Sequence[str]) -> dict[str, RunConfig]:
             continue
         if not (":" in name or "/" in name or Path(name).exists()):
             raise InputError(f"no run {name!r}: choose {', '.join(every)}, or an encoder's folder or Hub name")
-        like = recipe("speedy-mini")
+        like = recipe("speed-mini")
         chosen[name] = replace(like, news=replace(like.news, encoder=name))
     return chosen
 

@@ -36,7 +36,7 @@ class RankConfig:
     """What all ranks train, and how long."""
 
     store: Path
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     token_budget: int = 4096
     """Of a step, all ranks together."""
     steps: int = 6

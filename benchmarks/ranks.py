@@ -27,7 +27,7 @@ class RanksBenchConfig:
     """Numbers of ranks, beside one."""
     steps: int = 6
     """Timed steps, after two to warm up."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     token_budget: int = 4096
     """Of a step, all ranks together; in the model, of each device."""
     devices: tuple[int, ...] = (8, 64, 512)

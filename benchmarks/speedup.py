@@ -44,7 +44,7 @@ class SpeedupConfig:
 
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     """The run that is ours; conventional is the same with every acceleration off."""
     encoder: str | None = None
     """Another encoder than the recipe's."""

@@ -39,7 +39,7 @@ class StepConfig:
 
     store: Path | None = None
     """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
-    recipe: str = "speedy-mini"
+    recipe: str = "speed-mini"
     encoder: str | None = None
     """Another encoder than the recipe's."""
     precision: str = "fp32"

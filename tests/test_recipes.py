@@ -124,7 +124,7 @@ def test_every_recipe_has_a_conventional_twin():
         )
         assert conventional(slow) == slow
         assert in_workflow(run, None) == run
-    assert recipe("plm-conventional") == conventional(recipe("speedy-mini"))
+    assert recipe("plm-conventional") == conventional(recipe("speed-mini"))
     assert recipe("npa").batch.central is False
     assert recipe("nrms").batch.central is BatchConfig().central is True
     with pytest.raises(InputError, match="no workflow 'slow': choose fast or conventional"):

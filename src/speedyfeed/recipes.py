@@ -14,28 +14,28 @@ CONVENTIONAL_SIZE = 32
 """Clicks per update of the conventional workflow, as Microsoft Recommenders has it."""
 
 
-def speedy_mini() -> RunConfig:
+def speed_mini() -> RunConfig:
     """MiniLM trained end to end, as Speed-Mini in the paper."""
     return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.2))
 
 
-def speedy_unilm() -> RunConfig:
+def speed_unilm() -> RunConfig:
     """A full UniLMv2 trained end to end; give its checkpoint with --news.encoder unilm:PATH."""
     return replace(
-        speedy_mini(),
+        speed_mini(),
         news=NewsEncoderConfig(encoder="unilm:unilm2-base"),
         train=TrainConfig(encoder_lr=8e-6, lr=1e-4),
     )
 
 
-def speedy_half() -> RunConfig:
+def speed_half() -> RunConfig:
     """Half the layers and half the width of the encoder, weights inherited."""
-    return replace(speedy_mini(), news=NewsEncoderConfig(encoder="half:minilm"))
+    return replace(speed_mini(), news=NewsEncoderConfig(encoder="half:minilm"))
 
 
-def speedy_last() -> RunConfig:
+def speed_last() -> RunConfig:
     """Only the last layer of the encoder trains; what lies below is encoded once per news."""
-    return replace(speedy_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
+    return replace(speed_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
 def zero_shot() -> RunConfig:
@@ -52,7 +52,7 @@ def zero_shot() -> RunConfig:
 def tiny() -> RunConfig:
     """Small steps of a narrow model, for trying things out."""
     return replace(
-        speedy_mini(),
+        speed_mini(),
         news=NewsEncoderConfig(dim=32),
         batch=BatchConfig(token_budget=512, max_clicks=20),
         train=TrainConfig(epochs=1, precision="fp32", validations=4, validation_impressions=100),
@@ -61,7 +61,7 @@ def tiny() -> RunConfig:
 
 def plm_conventional() -> RunConfig:
     """MiniLM trained end to end without any acceleration: the other side of Speed-Mini."""
-    return conventional(speedy_mini())
+    return conventional(speed_mini())
 
 
 def nrms() -> RunConfig:
@@ -133,7 +133,7 @@ def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> 
     Four negatives a click, as Microsoft Recommenders has it.
     """
     return replace(
-        speedy_mini(),
+        speed_mini(),
         news=NewsEncoderConfig(encoder=encoder, normalize=False),
         user=user,
         loss=LossConfig(fallback_negatives_weight=0.0, temperature=temperature),
@@ -145,10 +145,10 @@ def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> 
 WORKFLOWS: Mapping[str, Callable[[RunConfig], RunConfig]] = {"fast": fast, "conventional": conventional}
 
 RECIPES: Mapping[str, Callable[[], RunConfig]] = {
-    "speedy-mini": speedy_mini,
-    "speedy-unilm": speedy_unilm,
-    "speedy-half": speedy_half,
-    "speedy-last": speedy_last,
+    "speed-mini": speed_mini,
+    "speed-unilm": speed_unilm,
+    "speed-half": speed_half,
+    "speed-last": speed_last,
     "plm-conventional": plm_conventional,
     "nrms": nrms,
     "naml": naml,

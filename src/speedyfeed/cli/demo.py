@@ -55,7 +55,7 @@ def run(arguments: Arguments) -> None:
     print_summary(store)
 
     folder = _open_run(path, store, arguments.steps)
-    print(f"\nTraining speedy-mini in {path}")
+    print(f"\nTraining speed-mini in {path}")
     with progress_bars() as report:
         outcome = train(folder, store, report)
     if not outcome.is_finished:
@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> None:
 
 def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     """The run of an earlier demo on the same store, to go on with or to show; else a new one."""
-    chosen = recipe("speedy-mini")
+    chosen = recipe("speed-mini")
     config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
         earlier = open_run(path)

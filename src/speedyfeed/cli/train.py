@@ -1,6 +1,6 @@
 """Train a recommender on a store. Ctrl-C saves and stops; --resume goes on.
 
-Example: speedyfeed train store/ runs/first --recipe speedy-mini --epochs 3
+Example: speedyfeed train store/ runs/first --recipe speed-mini --epochs 3
 
 On several GPUs or machines: torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
 There the same command goes on with a run that was broken off.
@@ -40,8 +40,8 @@ class Arguments:
     """Prepared log."""
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of the run."""
-    recipe: str = "speedy-mini"
-    """A whole run by name, which sets the defaults below: speedy-mini, speedy-unilm, -half, -last,
+    recipe: str = "speed-mini"
+    """A whole run by name, which sets the defaults below: speed-mini, speed-unilm, -half, -last,
     plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
     """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
@@ -66,7 +66,7 @@ def defaults(rest: Sequence[str]) -> Arguments:
     """The options of the recipe and the workflow that were typed."""
     words = [part for word in rest for part in word.split("=", 1)]
     typed = {word: after for word, after in pairwise(words) if word in ("--recipe", "--workflow")}
-    name = typed.get("--recipe", "speedy-mini")
+    name = typed.get("--recipe", "speed-mini")
     chosen = in_workflow(recipe(name), typed.get("--workflow"))
     parts = {part.name: getattr(chosen, part.name) for part in dataclasses.fields(RunConfig)}
     return Arguments(store=tyro.MISSING, run=tyro.MISSING, recipe=name, **parts)
