@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.drawing import new_figure, new_figures, save
 from benchmarks.harness import table
 from benchmarks.references import Reference, find_references
-from benchmarks.trials import Contender, Limits, ValidationPoint, Spread, Trial, run_trials
+from benchmarks.trials import Contender, Limits, Spread, Trial, ValidationPoint, run_trials
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.recipes import conventional, recipe
@@ -219,7 +219,9 @@ def _draw_references(line: Callable[..., object], figures: QualityFigures) -> No
             line(auc, color="0.4", linestyle=style, linewidth=1.5, label=reference.name)
 
 
-def _curves(row: QualityRow, of: Callable[[ValidationPoint], float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _curves(
+    row: QualityRow, of: Callable[[ValidationPoint], float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Places that all seeds came to, and each seed's AUC there: (places,), (seeds, places)."""
     curves = [([of(look) for look in trial.curve], [look.auc for look in trial.curve]) for trial in row.trials]
     xs = np.linspace(0, min(places[-1] for places, _ in curves), 200)

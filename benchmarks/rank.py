@@ -123,7 +123,7 @@ def measure_rank(config: RankConfig, folder: Path, ranks: ProcessGroup) -> World
         row_bytes=FLOAT_BYTES * trainer.model.news.width * news,
         gradient_bytes=FLOAT_BYTES * sum(parameter.numel() for parameter in parameters),
         gradient_seconds=_time(ranks, lambda: ranks.all_reduce_gradients(parameters)),
-        message_seconds=_time(ranks, ranks.wait),
+        message_seconds=_time(ranks, ranks.barrier),
         planned_tokens_per_second=planned_tokens_per_second,
     )
 

@@ -1,10 +1,10 @@
-"""Runs that are trained to be compared: each contender with each seed in a folder of its own, trained and evaluated.
+"""Runs to be compared: each variant with each seed in a folder of its own, trained and evaluated.
 
     OUT/NAME-SEED/     a run folder; beside the model it holds, once evaluated,
       trial.json       what the tables are made of
       values.parquet   every metric of every impression
 
-What was evaluated before is read again, what was stopped or killed goes on, so a table can be made over many sittings
+What was evaluated before is read again, what was stopped or killed goes on, so a table can be made bit by bit
 and grow by contenders and seeds.
 """
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from speedyfeed.random import Stream, to_uniform, to_index, random_bits
+from speedyfeed.random import Stream, random_bits, to_index, to_uniform
 
 
 def test_a_place_gets_the_same_bits_in_any_block_and_order():
@@ -22,7 +22,9 @@ def test_seed_purpose_and_round_each_change_all_bits(seed, purpose, round):
 
 def test_bits_are_uniform_over_places_and_over_rounds():
     over_places = random_bits(0, Stream.CACHE, 0, np.arange(20_000))
-    over_rounds = np.concatenate([random_bits(0, Stream.CACHE, step, np.zeros(1, np.int32)) for step in range(2_000)])
+    over_rounds = np.concatenate(
+        [random_bits(0, Stream.CACHE, step, np.zeros(1, np.int32)) for step in range(2_000)]
+    )
     for bits in (over_places, over_rounds):
         share = 1 / np.sqrt(len(bits))
         assert to_uniform(bits).mean() == pytest.approx(0.5, abs=share)

@@ -15,7 +15,7 @@ from speedyfeed.batching.cache_plan import new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import NewsTokens, Timelines
 from speedyfeed.errors import InputError
-from speedyfeed.random import Stream, to_uniform, random_bits
+from speedyfeed.random import Stream, random_bits, to_uniform
 
 ALWAYS = 1e9  # beta: from step 1 on every random_bits is in favour
 EPOCHS = 2
@@ -171,7 +171,9 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
         instances = sampler.sample(batch.users_B, batch.epoch)
         assert batch.history_BL.shape[1] == instances.candidates.lengths.max()
         assert batch.num_clicks == len(instances.candidates.values)
-        for row, (candidates, has_own_negatives) in enumerate(zip(instances.candidates, instances.has_own_negatives, strict=True)):
+        for row, (candidates, has_own_negatives) in enumerate(
+            zip(instances.candidates, instances.has_own_negatives, strict=True)
+        ):
             end = len(candidates)
             assert batch.history_BL[row, :end].tolist() == candidates[:, 0].tolist()
             assert batch.negatives_BLN[row, :end].tolist() == candidates[:, 1:].tolist()

@@ -61,7 +61,9 @@ def test_reads_are_of_rows_written_before_and_not_longer_than_gamma_ago(plan, st
 @given(steps=merged_sets, gamma=st.integers(1, 8))
 def test_everything_fresh_is_read_once_the_rate_is_one(steps, gamma):
     written: dict[int, int] = {}
-    for step, (read, encode) in enumerate(follow(CachePlan(gamma=gamma, beta=ALWAYS, random_bits="news", seed=0), steps)):
+    for step, (read, encode) in enumerate(
+        follow(CachePlan(gamma=gamma, beta=ALWAYS, random_bits="news", seed=0), steps)
+    ):
         assert read == {news for news in steps[step] if step - written.get(news, -gamma - 1) <= gamma}
         written |= dict.fromkeys(encode, step)
 
@@ -69,7 +71,9 @@ def test_everything_fresh_is_read_once_the_rate_is_one(steps, gamma):
 @few
 @given(steps=merged_sets)
 def test_gamma_zero_is_no_cache(steps):
-    assert follow(CachePlan(gamma=0, beta=ALWAYS, random_bits="step", seed=0), steps) == [(set(), news) for news in steps]
+    assert follow(CachePlan(gamma=0, beta=ALWAYS, random_bits="step", seed=0), steps) == [
+        (set(), news) for news in steps
+    ]
 
 
 @few

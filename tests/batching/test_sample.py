@@ -47,7 +47,9 @@ def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negati
     instances = draws.sample(users, epoch)
     period = set(period_news(log, NUM_NEWS).tolist())
     assert period == {*log.clicks.values.tolist(), *log.pools.values.tolist()}
-    for user, candidates, has_own_negatives in zip(users, instances.candidates, instances.has_own_negatives, strict=True):
+    for user, candidates, has_own_negatives in zip(
+        users, instances.candidates, instances.has_own_negatives, strict=True
+    ):
         begin, end = log.clicks.offsets[user : user + 2]
         begin = max(begin, end - max_clicks)
         assert candidates[:, 0].tolist() == log.clicks.values[begin:end].tolist()
@@ -156,7 +158,9 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
     one_by_one = iter(
         zip(*(lambda i: (i.users_U, i.candidates, i.has_own_negatives))(apart.sample(keys, epoch)), strict=True)
     )
-    for user, candidates, has_own_negatives in zip(users, all_at_once.candidates, all_at_once.has_own_negatives, strict=True):
+    for user, candidates, has_own_negatives in zip(
+        users, all_at_once.candidates, all_at_once.has_own_negatives, strict=True
+    ):
         clicks = log.clicks[user].tolist()
         skipped = len(clicks) - len(candidates)
         for place, (click, pool) in enumerate(zip(candidates.tolist(), has_own_negatives, strict=True)):

@@ -254,7 +254,7 @@ def test_categories_begin_at_right_angles_and_unknown_ones_add_nothing() -> None
     unknown_MD = encoder.encode_all(replace(news, categories_M=torch.zeros(5, dtype=torch.long)))
     torch.testing.assert_close(unknown_MD, bare_MD)
     assert not torch.allclose(encoder.encode_all(news), bare_MD, atol=0.1)
-    assert {init.category for start in make_encoder(categories=False).starts} == {0.0}
+    assert {init.category for init in make_encoder(categories=False).init_candidates} == {0.0}
 
 
 def test_embeddings_have_length_one_unless_told_otherwise() -> None:

@@ -53,7 +53,9 @@ def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
         for query in vectors(10, seed=77):
             found = catalogue.search(query, 10)
             assert names(catalogue, found) == by_hand(there, query, 10)
-            assert found.scores == pytest.approx([there[name] @ query for name in names(catalogue, found)], rel=1e-4)
+            assert found.scores == pytest.approx(
+                [there[name] @ query for name in names(catalogue, found)], rel=1e-4
+            )
 
 
 def test_a_news_that_is_not_there_cannot_be_removed(catalogue):

@@ -55,7 +55,9 @@ def run_ranks(
         child.kill()
         child.join()
     errors = [result for result in results if isinstance(result, Exception)]
-    for error in sorted(errors, key=lambda error: isinstance(error, LostRanksError)):  # what broke them comes first
+    for error in sorted(
+        errors, key=lambda error: isinstance(error, LostRanksError)
+    ):  # what broke them comes first
         raise error
     return results
 

@@ -183,7 +183,9 @@ LOG_POPULARITY = log_popularity(torch.tensor([0, 5, 0, 2, 2, 9, 1]))
 def test_both_losses_are_mixed_by_their_share(share: float) -> None:
     users, news = normal(2, 3, DIM), normal(7, DIM, seed=3)
     config = LossConfig(in_batch=share, popularity_correction=0.5, temperature=2.0)
-    ours = ClickLoss(config, fallback_negatives_weight=0.2)(users, news, HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY)
+    ours = ClickLoss(config, fallback_negatives_weight=0.2)(
+        users, news, HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY
+    )
 
     weights = torch.tensor([[0.2, 1.0, 1.0], [0.2, 1.0, 0.0]])
     next_click = naive_next_click(users / 2, news[HISTORY], news[NEGATIVES], HISTORY > 0, weights)
@@ -199,7 +201,9 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
         assert not any(parameter.requires_grad for parameter in fixed.parameters())
         return float(fixed(*arguments).detach())
 
-    learned = ClickLoss(LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True), fallback_negatives_weight=1.0)
+    learned = ClickLoss(
+        LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True), fallback_negatives_weight=1.0
+    )
     loss = learned(*arguments)
     assert float(loss.detach()) == value(2.0)
     (gradient,) = torch.autograd.grad(loss, list(learned.parameters()))

@@ -9,14 +9,24 @@ from hypothesis import strategies as st
 from processes import run_ranks
 
 from speedyfeed.batching.batches import Batch, Position
-from speedyfeed.training.distributed.partition import PER_USER, balanced_partition, encode_all, local_users, share_of
+from speedyfeed.training.distributed.partition import (
+    PER_USER,
+    balanced_partition,
+    encode_all,
+    local_users,
+    share_of,
+)
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
 
 def test_rows_are_dealt_there_and_back_again():
-    assert [share.tolist() for share in balanced_partition(np.array([9, 8, 7, 5, 4, 1]), 3)] == [[0, 5], [1, 4], [2, 3]]
+    assert [share.tolist() for share in balanced_partition(np.array([9, 8, 7, 5, 4, 1]), 3)] == [
+        [0, 5],
+        [1, 4],
+        [2, 3],
+    ]
     assert [share.tolist() for share in balanced_partition(np.array([2, 3]), 3)] == [[1], [0], []]
 
 

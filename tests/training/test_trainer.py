@@ -50,7 +50,9 @@ def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path, weig
     has_own_negatives = store.train.click_pools[:] >= 0
     assert 0 < has_own_negatives.mean() < 1
     assert outcome.progress.clicks == 2 * np.sum(is_latest & (has_own_negatives | (weight > 0)))
-    validated = [line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line]
+    validated = [
+        line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line
+    ]
     assert validated[0] == 0
     assert len(validated) == 1 + config.train.validations
 
@@ -165,7 +167,9 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     ends = [checkpoints(run.checkpoints)[-1] for run in (killed, whole)]  # the kept model may be an earlier one
     for name in ("model/model.safetensors", "training.safetensors"):
         assert (ends[0] / name).read_bytes() == (ends[1] / name).read_bytes(), name
-    steps = [line["step"] for line in lines(killed) if "validation_auc" in line and "interpolation_alpha" not in line]
+    steps = [
+        line["step"] for line in lines(killed) if "validation_auc" in line and "interpolation_alpha" not in line
+    ]
     assert steps == sorted(set(steps))
 
 
@@ -309,7 +313,9 @@ def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path
     run = start_run(tmp_path / "run", config, store)
     assert train(run, store).progress.seconds == 20
     assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)
-    validated = [line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line]
+    validated = [
+        line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line
+    ]
     assert validated == [0, 2, 4, 6, 8, 10]
 
 

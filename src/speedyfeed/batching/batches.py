@@ -94,7 +94,7 @@ class BatchConfig:
     @property
     def cache_plan(self) -> CachePlan:
         """When the cache may answer."""
-        return CachePlan(gamma=self.gamma, beta=self.beta, random_bits=self.cache_draw, seed=self.seed)
+        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.cache_draw, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 Whether a row is fresh depends on step numbers, not on values, so it is known before any row exists. All there is
 to keep is the step that last encoded each news, its *stamp*, set in step order:
 
-    step        0     1     2     3         gamma 1, every random_bits in favour
+    step        0     1     2     3         gamma 1, every draw in favour
     news       a b   a c   a c    a
     encoded    a b    c     a
     read              a     c     a         (a at step 2: written at step 0, more than gamma ago)
@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.random import Stream, to_uniform, random_bits
+from speedyfeed.random import Stream, random_bits, to_uniform
 
 Stamps = NDArray[np.int32]
 NEVER = -1
@@ -32,8 +32,8 @@ class CachePlan:
     """Steps a row stays fresh; 0 = no cache."""
     beta: float
     """Growth of the lookup rate per step."""
-    random_bits: Literal["step", "news"]
-    """Whether a step reads all of its fresh rows or none (the paper's Algorithm 2), or each on its own random_bits."""
+    draw: Literal["step", "news"]
+    """Whether a step uses all of its fresh rows or none (the paper's Algorithm 2), or draws for each news."""
     seed: int
 
     def lookup_rate(self, step: int) -> float:
@@ -43,7 +43,7 @@ class CachePlan:
     def is_cache_hit(self, news: NDArray[np.int32], stamps_V: Stamps, step: int) -> NDArray[np.bool]:
         """Which of the news are read from the cache at `step`; the others are encoded."""
         is_fresh = stamps_V[news] >= max(step - self.gamma, 0)
-        place = news if self.random_bits == "news" else np.zeros(1, np.int32)
+        place = news if self.draw == "news" else np.zeros(1, np.int32)
         favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, place)) < self.lookup_rate(step)
         return is_fresh & favours
 

@@ -11,7 +11,7 @@ workflow, and only that click has negatives:
     click 3 of user 7          8    5    3
     negatives                  0    0    1
 
-Without `fallback_negatives`, a click that has no pool of its own is part of the history and nothing else: it gets no
+Without `fallback_negatives`, a click that has no pool of its own is history and nothing else: it gets no
 negatives, and with `autoregressive` off it is no instance. Users without any other click are left out. Where no
 click has a pool, all fallback_negatives.
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
-from speedyfeed.random import Bits, Stream, to_index, random_bits, generator
+from speedyfeed.random import Bits, Stream, generator, random_bits, to_index
 
 USERS = 1 << 16  # counted in one go
 
@@ -50,7 +50,9 @@ class Instances:
     def take(self, rows: NDArray[np.integer]) -> "Instances":
         """Those instances, in that order."""
         return Instances(
-            users_U=self.users_U[rows], candidates=self.candidates.take(rows), has_own_negatives=self.has_own_negatives.take(rows)
+            users_U=self.users_U[rows],
+            candidates=self.candidates.take(rows),
+            has_own_negatives=self.has_own_negatives.take(rows),
         )
 
     def extended(self, others: "Instances") -> "Instances":
@@ -165,7 +167,7 @@ class Sampler:
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
-        """News to random_bits from where no pool is known; found when the first such click comes."""
+        """News to draw from where no pool is known; found when the first such click comes."""
         period = period_news(self._timelines, self._num_news)
         if len(period) < 2:
             raise InputError(
@@ -199,8 +201,8 @@ def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
 def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each row as many indices below its size as it has bits; distinct, where the size allows it.
 
-    Floyd's method, a column at a time: random_bits below a bound that grows by one; what is taken already becomes the
-    bound's last index, which no earlier column could random_bits. Every set of indices is equally likely.
+    Floyd's method, a column at a time: draw below a bound that grows by one; what is taken already becomes the
+    bound's last index, which no earlier column could draw. Every set of indices is equally likely.
     """
     num_rows, num_columns = bits.shape
     chosen = np.empty((num_rows, num_columns), np.int64)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import NewsModule, InitConfig
+from speedyfeed.models.base import InitConfig, NewsModule
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.id_maps import UNKNOWN

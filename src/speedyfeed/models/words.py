@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from speedyfeed.models.base import NewsModule, InitConfig
+from speedyfeed.models.base import InitConfig, NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps

@@ -1,7 +1,7 @@
 """Impressions to one click timeline a user, with negatives; as Ibis expressions.
 
 Every impression has a number, its `row` in the log. A user's timeline is the history of the first impression,
-then all clicks in time order. A click's negatives are what its own impression showed but was not clicked; clicks from the
+then all clicks in time order. A click's negatives are what its impression showed without a click; clicks from the
 history have no impression (row -1), the user's first is the nearest to them:
 
     impressions of U7                              timeline of U7

@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from speedyfeed import __version__
 from speedyfeed.serving.feed import Embeddings, Feed
-from speedyfeed.serving.middleware import RequestGuard, Limits, Metrics, WriteAccess
+from speedyfeed.serving.middleware import Limits, Metrics, RequestGuard, WriteAccess
 from speedyfeed.serving.schemas import (
     MAX_K,
     AboutAnswer,

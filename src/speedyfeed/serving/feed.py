@@ -22,7 +22,7 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.index import HnswIndex, open_index
 from speedyfeed.runtime import Precision, choose_precision
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.live_catalogue import SearchHits, GraphConfig, LiveCatalogue, SearchFilter, build_index
+from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
 from speedyfeed.serving.micro_batcher import MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
 
@@ -194,7 +194,9 @@ class Feed:
     def _rank(self, found: SearchHits, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
         places = self.places(self.catalogue.embeddings(found.rows))
         return [
-            Ranked(news=self.catalogue.news(row), score=score, place=place, reasons=reasons[number] if reasons else ())
+            Ranked(
+                news=self.catalogue.news(row), score=score, place=place, reasons=reasons[number] if reasons else ()
+            )
             for number, (row, score, place) in enumerate(
                 zip(found.rows.tolist(), found.scores.tolist(), places, strict=True)
             )

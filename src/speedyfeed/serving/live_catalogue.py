@@ -181,7 +181,9 @@ class LiveCatalogue:
         kept = np.array([row >= 0 and row not in wanted.without for row in rows.tolist()], bool)
         return _best(rows[kept], self._embeddings[rows[kept]] @ query_D, k)
 
-    def _search_all(self, query_D: Embeddings, k: int, wanted: SearchFilter, among: Rows | None = None) -> SearchHits:
+    def _search_all(
+        self, query_D: Embeddings, k: int, wanted: SearchFilter, among: Rows | None = None
+    ) -> SearchHits:
         allowed = self._allowed(wanted, len(self._is_alive))
         if among is None:
             rows = np.flatnonzero(allowed)

@@ -17,7 +17,7 @@ import numpy as np
 from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
 from speedyfeed.serving.journal import Entry, Journal, News
 from speedyfeed.serving.live_catalogue import GraphConfig
-from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Embeddings, Text
+from speedyfeed.serving.micro_batcher import BATCH, Embeddings, MicroBatcher, Text
 
 log = logging.getLogger(__name__)
 

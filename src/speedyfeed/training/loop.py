@@ -33,7 +33,11 @@ class Outcome:
 
 
 def train(
-    run: RunFolder, store: Store, report: Report = silent, ranks: ProcessGroup = SINGLE_PROCESS, watch: Watch | None = None
+    run: RunFolder,
+    store: Store,
+    report: Report = silent,
+    ranks: ProcessGroup = SINGLE_PROCESS,
+    watch: Watch | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
 
@@ -89,7 +93,9 @@ def _learn(
         if state is None:
             heard = stop.heard_by(report, ranks)
             heard("initial validation", 0, 0)
-            auc = trainer.initialize(lambda _, done, total, note="": heard("initial validation", done, total, note))
+            auc = trainer.initialize(
+                lambda _, done, total, note="": heard("initial validation", done, total, note)
+            )
             if trainer.validation is not None:
                 progress = _record_validation(trainer, metrics, progress, auc)
         while not is_over:

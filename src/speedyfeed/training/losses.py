@@ -1,6 +1,6 @@
 """Losses: embeddings in, one number out. They know no model, no batch and no cache.
 
-`next_click_loss` tells each click from the news shown but not clicked beside it (Eq. auto). `in_batch_loss` tells it from
+`next_click_loss` tells each click from news shown but not clicked (Eq. auto). `in_batch_loss` tells it from
 all news of the batch, which are encoded anyway, so it costs one matrix product. Both compute in float32 whatever
 the precision around them, and are means over clicks: of a part of a batch, weigh each by the part's `Share`.
 """

@@ -83,7 +83,7 @@ class MetricsFile:
     """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
 
     def __init__(self, folder: Path | None, *, resume_step: int) -> None:
-        """What comes again in a resumed run is dropped: lines past `resume_step`, and interpolates, the last of all.
+        """What comes again in a resumed run is dropped: lines past `resume_step`, and interpolations.
 
         -1 is a run from its start. No folder: nothing is written.
         """
@@ -92,7 +92,9 @@ class MetricsFile:
             return
         path = folder / METRICS
         lines = [(line, json.loads(line)) for line in _lines(path)]
-        kept = [line for line, values in lines if values["step"] <= resume_step and "interpolation_alpha" not in values]
+        kept = [
+            line for line, values in lines if values["step"] <= resume_step and "interpolation_alpha" not in values
+        ]
         partial = path.with_suffix(".partial")
         partial.write_text("".join(kept), encoding="utf-8")
         os.replace(partial, path)

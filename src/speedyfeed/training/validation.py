@@ -64,7 +64,9 @@ class Validation:
             user_ids=user_indices(store, "dev", id_maps)[users],
         )
 
-    def measure(self, model: Recommender, news: PackedNews, precision: Precision, ranks: ProcessGroup = SINGLE_PROCESS) -> float:
+    def measure(
+        self, model: Recommender, news: PackedNews, precision: Precision, ranks: ProcessGroup = SINGLE_PROCESS
+    ) -> float:
         """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
         if model.news.is_user_dependent:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))

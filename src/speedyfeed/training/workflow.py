@@ -126,7 +126,9 @@ class Workflow:
         return user_ids_B
 
 
-def check_workflow(model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: ProcessGroup = SINGLE_PROCESS) -> None:
+def check_workflow(
+    model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: ProcessGroup = SINGLE_PROCESS
+) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
     if model.news.is_user_dependent and (config.central or config.gamma):
         raise InputError(

@@ -1,9 +1,9 @@
 """Shares: which news and which users of a batch each rank computes.
 
-    news to encode --balanced_partition by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
-    users          --balanced_partition by clicks--> own users --user model, loss--> gradients, added up once
+    news to encode --partition by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
+    users          --partition by clicks--> own users --user model, loss--> gradients, added up once
 
-All ranks know the whole batch and balanced_partition it alike, so no news is encoded twice and nobody has to be asked. What each
+All ranks know the whole batch and partition it alike, so no news is encoded twice and no message is needed. What each
 learns from its share adds up to what one process learns from the batch.
 """
 
@@ -51,7 +51,9 @@ def local_users(batch: Batch, ranks: ProcessGroup) -> Batch:
 
 def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Share:
     """How much of the batch the part is, to a loss in which clicks without their own negatives weigh that much."""
-    (weight, clicks), (all_weight, all_clicks) = (weigh(batch, fallback_negatives_weight) for batch in (part, whole))
+    (weight, clicks), (all_weight, all_clicks) = (
+        weigh(batch, fallback_negatives_weight) for batch in (part, whole)
+    )
     return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
 
 
@@ -80,7 +82,9 @@ def encode_all(encoder: NewsModule, news: PackedNews, ranks: ProcessGroup, *, re
     shares = balanced_partition(news.lengths_M.numpy(), ranks.world)
     own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[ranks.rank])), report=report)
     news_VD = torch.empty(len(news), encoder.dim)
-    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.all_gather_rows(own_ND, [len(share) for share in shares])
+    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.all_gather_rows(
+        own_ND, [len(share) for share in shares]
+    )
     return news_VD
 
 

@@ -1,4 +1,4 @@
-"""ProcessGroup: the processes that train one model together, as torchrun starts them, and all they tell each other.
+"""The processes that train one model together, as torchrun starts them, and their collectives.
 
 Every rank runs the same program over the same batches. What must not differ between them is decided by rank 0 or
 agreed on here; what differs is which news and users of a batch each computes (`shares.py`). Numbers in host memory
