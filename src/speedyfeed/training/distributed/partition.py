@@ -3,7 +3,7 @@
     news to encode --partition by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
     users          --partition by clicks--> own users --user model, loss--> gradients, added up once
 
-All ranks know the whole batch and partition it alike, so no news is encoded twice and no message is needed. What each
+All ranks know the whole batch and partition it alike: no news is encoded twice, no message is needed. What each
 learns from its share adds up to what one process learns from the batch.
 """
 
