@@ -1,0 +1,54 @@
+"""The examples run as they are, on tiny data; each fits on a screen."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run_example(name: str, *arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_has_at_most_sixty_lines(example):
+    assert len(example.read_text("utf-8").splitlines()) <= 60
+
+
+def test_quickstart(tiny_encoder, tmp_path):
+    told = run_example("quickstart.py", tmp_path, "--encoder", tiny_encoder, "--users", 120, "--steps", 3)
+    assert "AUC" in told
+    assert len(told.splitlines()) == 2 + 5
+
+
+def test_train_on_mind(mind_logs, tiny_encoder, tmp_path):
+    told = run_example("train_on_mind.py", mind_logs, tmp_path, "--encoder", tiny_encoder, "--minutes", 0.02)
+    assert "ndcg@10" in told
+    assert (tmp_path / "prediction.zip").exists()
+
+
+def test_own_user_encoder(mind_logs, tiny_encoder, tmp_path):
+    prepare(mind_logs, tmp_path / "store", PrepareConfig(encoder=str(tiny_encoder)))
+    words = (tmp_path / "store", tmp_path / "run", "--encoder", tiny_encoder, "--steps", 2)
+    assert "AUC" in run_example("own_user_encoder.py", *words)
+
+
+def test_own_reader(tmp_path):
+    for split in ("train", "dev"):
+        folder = tmp_path / "logs" / split
+        folder.mkdir(parents=True)
+        articles = [{"id": f"a{number}", "headline": f"Story number {number}"} for number in range(4)]
+        view = {"visitor": "v1", "at": "2026-11-16T08:00:00", "opened": ["a1"], "ignored": ["a2"], "before": ["a0"]}
+        (folder / "articles.jsonl").write_text("\n".join(map(json.dumps, articles)))
+        (folder / "views.jsonl").write_text(json.dumps(view))
+    assert run_example("own_reader.py", tmp_path / "logs", tmp_path / "store") == "4 articles, splits train, dev\n"
