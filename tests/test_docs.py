@@ -74,19 +74,10 @@ def test_the_figure_of_the_layers_is_up_to_date() -> None:
 
 def test_the_code_of_extending_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "extending.md").read_text("utf-8"), re.M | re.S)
-    assert len(blocks) >= 10
+    assert len(blocks) == 9
     (tmp_path / "test_extending.py").write_text("\n\n".join(blocks), "utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "test_extending.py",
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", *options, "test_extending.py"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
 
