@@ -36,5 +36,14 @@ check: $(READY) ## lint, format and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+.PHONY: docs
+docs: $(VENV)/.docs ## the documentation as a site, in site/
+	$(BIN)/python tools/draw_layers.py
+	$(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean: ## remove the environment and what the demo made
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

@@ -17,7 +17,8 @@ import numpy as np
 
 from benchmarks.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
 from benchmarks.harness import table, time_in_turn
-from speedyfeed.retrieval.index import Embeddings, ExactIndex, HnswIndex, Index, overlap
+from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.index import Embeddings, ExactIndex, Index, overlap
 
 TOPICS = 200
 NEWS_PER_STORY = 30

@@ -17,7 +17,7 @@ LAYERS = (
     ("evaluation", "serving"),
     ("training",),
     ("recipes", "run_evaluation"),
-    ("cli",),
+    ("api", "cli", "testing"),
 )
 FRONT = ("__init__", "__main__")
 """What hands on names, or starts the command line, and is imported by nothing that computes."""

@@ -37,7 +37,9 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import prepare_split
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
-from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, HnswIndex, cached_in
+from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
+from speedyfeed.retrieval.storage import cached_in
 from speedyfeed.training.run_folder import RUN, RunFolder, fingerprint, open_run
 
 SEED = 0  # of the bootstrap: the same figures have the same intervals

@@ -9,7 +9,8 @@ from speedyfeed.evaluation.evaluate import evaluate, seen_in_training
 from speedyfeed.evaluation.metrics import RANKING, measure_ranking
 from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.ragged import Ragged, offsets_of
-from speedyfeed.retrieval.index import ExactIndex, HnswIndex
+from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.index import ExactIndex
 
 KEYS = (*RANKING, "recall@50", "recall@100", "recall@200")
 

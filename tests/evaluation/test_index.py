@@ -5,17 +5,12 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval import index as index_module
-from speedyfeed.retrieval.index import (
-    ExactIndex,
-    HnswConfig,
-    HnswIndex,
-    Neighbours,
-    cached_in,
-    open_index,
-    overlap,
-)
-
-WIDTH = 16
+from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
+from speedyfeed.retrieval.index import ExactIndex, Neighbours, overlap
+from speedyfeed.retrieval.storage import cached_in, open_index
+from speedyfeed.testing import IndexContract
+from speedyfeed.testing.indexes import WIDTH, assert_same
+from speedyfeed.testing.indexes import some_embeddings as vectors
 
 
 @pytest.fixture(params=[ExactIndex, HnswIndex])
@@ -23,58 +18,10 @@ def kind(request):
     return request.param
 
 
-def vectors(num: int, seed: int = 0) -> np.ndarray:
-    """Of unequal length, as embeddings are."""
-    draws = np.random.default_rng(seed)
-    lengths = np.exp(draws.normal(0, 0.2, (num, 1)))
-    return (lengths * draws.standard_normal((num, WIDTH))).astype(np.float32)
-
-
-def by_hand(ids: np.ndarray, embeddings: np.ndarray, query: np.ndarray, k: int) -> list[int]:
-    scores = embeddings.astype(np.float64) @ query.astype(np.float64)
-    return [int(ids[place]) for place in np.argsort(-scores)[:k]]
-
-
-def assert_same(a: Neighbours, b: Neighbours) -> None:
-    np.testing.assert_array_equal(a.ids, b.ids)
-    np.testing.assert_allclose(a.scores, b.scores, rtol=1e-5)
-
-
-@pytest.mark.parametrize("num_queries", [1, 7])
-def test_the_best_come_first_with_their_inner_products(kind, num_queries):
-    ids, embeddings, queries = np.arange(300) * 3 + 1, vectors(300), vectors(num_queries, seed=1)
-    found = kind.build(ids, embeddings).search(queries, 10)
-    assert found.ids.shape == found.scores.shape == (num_queries, 10)
-    for row, query in enumerate(queries):
-        assert found.ids[row].tolist() == by_hand(ids, embeddings, query, 10)
-        expected = embeddings[(found.ids[row] - 1) // 3] @ query
-        assert found.scores[row] == pytest.approx(expected, rel=1e-5)
-
-
-def test_asking_for_more_than_there_is_gives_all(kind):
-    index = kind.build(np.array([5, 9]), vectors(2))
-    for queries in (vectors(1, seed=1), vectors(3, seed=1)):
-        found = index.search(queries, 200)
-        assert found.ids.shape == (len(queries), 2)
-        assert {tuple(sorted(row)) for row in found.ids.tolist()} == {(5, 9)}
-
-
-def test_an_empty_index_finds_nothing(kind):
-    index = kind.build(np.zeros(0, np.int64), vectors(0))
-    assert len(index) == 0
-    assert index.search(vectors(3), 10).ids.shape == (3, 0)
-
-
-def test_no_query_no_answer(kind):
-    assert kind.build(np.array([5, 9]), vectors(2)).search(vectors(0), 1).ids.shape == (0, 1)
-
-
-def test_added_news_are_found_as_if_they_had_been_there(kind):
-    ids, embeddings, queries = np.arange(1, 201), vectors(200), vectors(5, seed=1)
-    index = kind.build(ids[:120], embeddings[:120])
-    index.add(ids[120:], embeddings[120:])
-    assert len(index) == 200
-    assert_same(index.search(queries, 10), kind.build(ids, embeddings).search(queries, 10))
+class TestIndex(IndexContract):
+    @pytest.fixture
+    def build(self, kind):
+        return kind.build
 
 
 def test_a_saved_index_opens_as_it_was_and_can_grow(kind, tmp_path):
@@ -89,7 +36,7 @@ def test_a_saved_index_opens_as_it_was_and_can_grow(kind, tmp_path):
 
 
 def test_settings_of_a_graph_are_saved_with_it(tmp_path):
-    config = HnswConfig(length_ranges=2, connectivity=9, expansion_add=70, expansion_search=90)
+    config = HnswConfig(norm_ranges=2, connectivity=9, expansion_add=70, expansion_search=90)
     HnswIndex.build(np.arange(1, 51), vectors(50), config).save(tmp_path / "index")
     for graph in open_index(tmp_path / "index")._graphs:
         assert len(graph) == 25
@@ -97,14 +44,14 @@ def test_settings_of_a_graph_are_saved_with_it(tmp_path):
 
 
 def test_more_news_make_more_graphs_not_larger_ones():
-    config = HnswConfig(length_ranges=2, range_news=50, graph_news=100)
+    config = HnswConfig(norm_ranges=2, range_news=50, graph_news=100)
     for num_news, expected in ((60, 2), (101, 3), (300, 6)):
         index = HnswIndex.build(np.arange(1, num_news + 1), vectors(num_news), config)
         assert index.parameters["graphs"] == len(index._graphs) == expected
         assert max(len(graph) for graph in index._graphs) <= 50
 
 
-def test_news_of_equal_length_are_dealt_to_graphs_by_their_ids(tmp_path):
+def test_news_of_equal_norm_go_to_graphs_by_their_ids(tmp_path):
     embeddings, queries = vectors(301), vectors(5, seed=1)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     ids = np.arange(1, 302)
@@ -116,7 +63,7 @@ def test_news_of_equal_length_are_dealt_to_graphs_by_their_ids(tmp_path):
     assert_same(opened.search(queries, 10), ExactIndex.build(ids, embeddings).search(queries, 10))
 
 
-def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
+def test_an_index_is_cached_and_opened_where_the_news_are_the_same(tmp_path, monkeypatch):
     ids, embeddings, queries = np.arange(1, 101), vectors(100), vectors(5, seed=1)
     build = cached_in(tmp_path / "index")
     found = build(ids, embeddings).search(queries, 10)
@@ -131,7 +78,7 @@ def test_an_index_is_kept_and_opened_where_the_news_are_the_same(tmp_path, monke
             build(*changed)
 
 
-def test_news_of_equal_length_share_a_graph():
+def test_news_of_equal_norm_share_a_graph():
     embeddings = np.tile(np.eye(WIDTH, dtype=np.float32), (2, 1))
     index = HnswIndex.build(np.arange(1, 33), embeddings)
     assert [len(graph) for graph in index._graphs] == [32]
@@ -181,13 +128,3 @@ def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():
     assert overlap(neighbours([[2, 1], [4, 9]]), exact) == 0.75
     assert overlap(neighbours([[3, 4], [1, 2]]), exact) == 0.0  # right news for the wrong query
     assert overlap(neighbours([[0, 0], [0, 3]]), exact) == 0.25
-
-
-def test_removed_news_are_found_no_more_and_the_others_still_are():
-    ids, embeddings, queries = np.arange(1, 301), vectors(300), vectors(5, seed=1)
-    index = HnswIndex.build(ids, embeddings)
-    gone = np.unique(index.search(queries, 3).ids)
-    index.remove(gone)
-    left = ~np.isin(ids, gone)
-    assert len(index) == left.sum()
-    assert_same(index.search(queries, 10), ExactIndex.build(ids[left], embeddings[left]).search(queries, 10))

@@ -9,7 +9,8 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_judging import figures, mistake, said, scratch
+
+from test_run_evaluation import figures, mistake, said, scratch
 
 __all__ = ["scratch"]  # a fixture that watches every test
 

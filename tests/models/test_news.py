@@ -6,12 +6,12 @@ from families import CONFIGS, build, random_tokens
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from contracts import NewsEncoderContract
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import InitConfig
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
+from speedyfeed.testing import NewsEncoderContract
 from speedyfeed.tokenizers import load_tokenizer
 
 NEWS = [[5, 3, 4], [], [4], [3, 5], [1]]

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from contracts import UserEncoderContract
 from speedyfeed.errors import InputError
 from speedyfeed.models.users import (
     USER_ENCODERS,
@@ -16,6 +15,7 @@ from speedyfeed.models.users import (
     build_user_encoder,
     weigh_clicks,
 )
+from speedyfeed.testing import UserEncoderContract
 
 DIM = 12
 

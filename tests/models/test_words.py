@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts import NewsEncoderContract, some_news
 from speedyfeed.errors import InputError
 from speedyfeed.models import words as module
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
@@ -17,6 +16,8 @@ from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.preparation.vocabulary import build_word_tokenizer
+from speedyfeed.testing import NewsEncoderContract
+from speedyfeed.testing.news import some_news
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
 KNOWN = IdMaps(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))

@@ -19,7 +19,8 @@ from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.ragged import Ragged
-from speedyfeed.retrieval.index import BuildIndex, Embeddings, HnswIndex
+from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.index import BuildIndex, Embeddings
 
 RECALL_AT = (50, 100, 200)
 FEW_CLICKS = 5

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 from speedyfeed.pretrained import Recommender
-from speedyfeed.retrieval.index import HnswIndex, open_index
+from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.storage import open_index
 from speedyfeed.runtime import Precision, choose_precision
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.retrieval.index import HnswConfig, HnswIndex
+from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
 from speedyfeed.serving.journal import News
 
 Rows = NDArray[np.int64]
@@ -59,7 +59,7 @@ class GraphConfig:
     graphs_from: int = 20_000
     """With less news than this when the feed is opened, every search is exact."""
     graphs: HnswConfig = field(
-        default_factory=lambda: HnswConfig(connectivity=16, expansion_search=96, numbers="bf16")
+        default_factory=lambda: HnswConfig(connectivity=16, expansion_search=96, dtype="bf16")
     )
 
 

@@ -1,0 +1,95 @@
+"""The library as a few functions that take paths as `str` or `Path`; `import speedyfeed` offers them.
+
+synthesize -> logs -> prepare -> store -> train -> run -> evaluate, Recommender.from_pretrained
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from speedyfeed import recipes
+from speedyfeed.data import store as stores
+from speedyfeed.data.store import Store
+from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.preparation import prepare as preparation
+from speedyfeed.preparation.prepare import PrepareConfig
+from speedyfeed.progress import Report as Progress
+from speedyfeed.progress import silent
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished
+from speedyfeed.synthetic import newsroom
+from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
+from speedyfeed.training import loop
+from speedyfeed.training.loop import Outcome
+from speedyfeed.training.run_folder import RunConfig, is_run_of, open_run, start_run
+
+
+def synthesize(
+    folder: str | Path, config: SynthConfig | None = None, *, progress: Progress | None = None
+) -> Newsroom:
+    """Write the logs of a synthetic newsroom, with articles, users and clicks, into a new folder.
+
+    >>> newsroom = speedyfeed.synthesize("logs")
+    >>> newsroom.best_auc  # what a perfect ranking would score on the dev split
+    """
+    return newsroom.synthesize(Path(folder), config or SynthConfig(), progress)
+
+
+def prepare(
+    logs: str | Path, store: str | Path, config: PrepareConfig | None = None, *, progress: Progress = silent
+) -> Store:
+    """Refine and tokenize raw logs into a store that training maps; a store that is up to date is only opened.
+
+    >>> store = speedyfeed.prepare("MINDsmall", "store")
+    >>> store.num_news, store.splits
+    """
+    config = config or PrepareConfig()
+    return preparation.prepare(Path(logs), Path(store), config, report=progress).store
+
+
+def open_store(path: str | Path) -> Store:
+    """Open a store that `prepare` made; its arrays are mapped, not loaded.
+
+    >>> store = speedyfeed.open_store("store")
+    """
+    return stores.open_store(Path(path))
+
+
+def train(
+    store: str | Path, run: str | Path, config: RunConfig | str = "speed-mini", *, progress: Progress = silent
+) -> Outcome:
+    """Train a recommender on a store into a run folder; `config` is a `RunConfig` or the name of a recipe.
+
+    A run of the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint
+    and returns with `is_finished` False. A finished run holds the recommender:
+
+    >>> speedyfeed.train("store", "runs/first", "speed-mini").is_finished
+    True
+    >>> model = speedyfeed.Recommender.from_pretrained("runs/first")
+    >>> model.recommend(["N1", "N2"], k=5)
+    """
+    config = recipes.recipe(config) if isinstance(config, str) else config
+    prepared, path = open_store(store), Path(run)
+    folder = open_run(path) if is_run_of(path, config, prepared) else start_run(path, config, prepared)
+    return loop.train(folder, prepared, progress)
+
+
+def evaluate(
+    run: str | Path,
+    data: str | Path | None = None,
+    *,
+    split: Literal["dev", "test"] | None = None,
+    pool: Literal["split", "day"] = "split",
+    exact: bool = False,
+    progress: Progress = silent,
+) -> Report:
+    """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
+
+    `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
+    is no dev. Recall searches the candidates of the whole split or of the day (`pool`), with an HNSW index or, if
+    `exact`, by scoring all of them.
+
+    >>> report = speedyfeed.evaluate("runs/first")
+    >>> report.overall.metrics["auc"].mean
+    """
+    finished = open_finished(Path(run))
+    with open_data(finished, None if data is None else Path(data), split=split, report=progress) as opened:
+        return evaluate_run(finished, opened, pool=pool, exact=exact, report=progress)

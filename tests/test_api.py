@@ -1,0 +1,68 @@
+"""The public names: documented, lazy, and enough to go from logs to recommendations."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+import speedyfeed
+
+HEAVY = ("torch", "numpy", "pyarrow", "transformers", "tyro", "rich")
+
+
+def in_new_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    assert in_new_python(f"import sys, speedyfeed; print([n for n in {HEAVY} if n in sys.modules])") == "[]"
+
+
+def test_importing_the_package_takes_less_than_100_ms():
+    code = (
+        "from time import perf_counter; start = perf_counter(); import speedyfeed; print(perf_counter() - start)"
+    )
+    assert min(float(in_new_python(code)) for _ in range(3)) < 0.1
+
+
+def test_the_limit_of_onednn_is_set_before_torch_is_loaded():
+    code = "import os, speedyfeed; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'])"
+    assert in_new_python(code) == "256"
+
+
+@pytest.mark.parametrize("name", speedyfeed.__all__)
+def test_every_public_name_is_found_listed_and_documented(name):
+    found = getattr(speedyfeed, name)
+    assert found.__name__ == name
+    assert len(found.__doc__.split()) >= 4
+    assert name in dir(speedyfeed)
+    if found.__module__ == "speedyfeed.api":
+        assert ">>> " in found.__doc__
+
+
+def test_public_names_and_their_modules_agree():
+    assert sorted(speedyfeed.__all__) == sorted(speedyfeed._HOMES) == speedyfeed.__all__
+    assert 12 <= len(speedyfeed.__all__) <= 15
+    assert speedyfeed.InputError is speedyfeed.errors.InputError
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = speedyfeed.nothing
+
+
+def test_from_logs_to_recommendations(mind_logs, tmp_path):
+    store_path, run_path = str(tmp_path / "store"), str(tmp_path / "run")
+    store = speedyfeed.prepare(str(mind_logs), store_path)
+    assert speedyfeed.open_store(store_path).num_news == store.num_news
+    config = speedyfeed.recipe("tiny")
+    config = replace(config, train=replace(config.train, steps=1, validations=0))
+    assert speedyfeed.train(store_path, run_path, config).is_finished
+    assert speedyfeed.train(store_path, run_path, config).is_finished, "the same call finds it finished"
+    with pytest.raises(speedyfeed.InputError, match="has a run already"):
+        speedyfeed.train(store_path, run_path, "tiny")
+    assert speedyfeed.evaluate(run_path, exact=True).overall.num_impressions > 0
+    model = speedyfeed.Recommender.from_pretrained(run_path)
+    (best,) = model.recommend([], k=1)
+    assert isinstance(best, speedyfeed.Recommendation)
