@@ -16,7 +16,7 @@ from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.words import WordNewsEncoder
-from speedyfeed.preparation.vocabulary import build_word_tokenizer
+from speedyfeed.preparation.tokens import build_word_tokenizer
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
 KNOWN = IdMaps(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))

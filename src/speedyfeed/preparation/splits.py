@@ -4,7 +4,6 @@ The engine sorts, this module streams: memory holds a few numbers per impression
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import ibis.expr.types as ir
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from ibis import _
 from numpy.typing import NDArray
 
+from speedyfeed.data.manifest import SplitCounts
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.progress import Report, counted
@@ -22,15 +22,6 @@ from speedyfeed.ragged import ArrayWriter, offsets_of
 
 Counts = dict[str, int]
 TIMELINES = "timelines"  # what the engine calls the clicks of the train split
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitCounts:
-    """What was read of a split, what is kept of it, and what is not and why."""
-
-    read: Counts
-    kept: Counts
-    dropped: Counts
 
 
 def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
