@@ -84,7 +84,7 @@ MISTAKES = {
     "two texts for one id": (
         NEWS,
         lambda text: text.replace("Late goal", "Early goal") + text,
-        "news.tsv:9: found news N4",
+        "news.tsv:9: found article N4",
     ),
 }
 

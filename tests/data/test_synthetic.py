@@ -67,7 +67,7 @@ def test_news_are_as_long_as_in_the_paper(paper):
     found = figures(paper[1])
     assert found["words per title"] == pytest.approx(11, abs=0.5)
     assert found["words per abstract"] == pytest.approx(36, abs=1)
-    assert found["words per news"] == pytest.approx(659.64, rel=0.02)
+    assert found["words per article"] == pytest.approx(659.64, rel=0.02)
 
 
 def test_most_of_dev_is_unseen_in_train(small, paper):
