@@ -103,9 +103,8 @@ def open_data(
             rules = finished.articles.rules
             place = Path(folder) / "store"
             store = prepare_split(path, place, rules, split=split, format=format, prefer=prefer, report=report)
-            yield Data(
-                store=store, split=store.splits[-1], word_tokens=False
-            )  # its tokens are the run's, words or not
+            # The rules are the run's, so the tokens of the store are words where the run reads words.
+            yield Data(store=store, split=store.splits[-1], word_tokens=False)
         return
     if path is None:
         own = _own_store(finished.path)

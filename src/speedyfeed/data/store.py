@@ -114,6 +114,15 @@ class Store:
         return open_news(self.path / WORD_TOKENS)
 
     @property
+    def word_tokenizer(self) -> Path:
+        """Folder of the tokenizer of the store's word vocabulary."""
+        if f"{WORD_TOKENS}/tokenizer.json" not in self.manifest.files:
+            raise InputError(
+                f"{self.path}: has no word vocabulary; prepare the log again with: speedyfeed prepare"
+            )
+        return self.path / WORD_TOKENS
+
+    @property
     def text_facts(self) -> TextFacts:
         """Facts by which later articles become the tokens this store would hold."""
         tokenizer = self.manifest.files.get(f"{WORD_TOKENS}/tokenizer.json")

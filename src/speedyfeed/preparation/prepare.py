@@ -41,7 +41,8 @@ class PrepareConfig(TextConfig):
     """Settings of a store: the format of its logs, and how texts become tokens."""
 
     format: str | None = None
-    """Format of the logs; recognised from the names of the files when not given."""
+    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa or parquet; by default recognised from the
+    names of the files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

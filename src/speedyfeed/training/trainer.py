@@ -15,7 +15,7 @@ from torch import Tensor
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import LoaderState
 from speedyfeed.data.manifest import TextFacts
-from speedyfeed.data.store import WORD_TOKENS, Store
+from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
@@ -65,7 +65,7 @@ class Trainer:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        tokenizer = store.path / WORD_TOKENS if self.model.news.reads_words else config.news.encoder
+        tokenizer = store.word_tokenizer if self.model.news.reads_words else config.news.encoder
         self.model.news.packer = Articles(
             TextFacts.from_json(run.facts["text"]),
             document_frequencies=run.document_frequencies,
@@ -260,7 +260,7 @@ class Trainer:
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
-    tokenizer = load_tokenizer(str(store.path / WORD_TOKENS) if config.reads_words else config.news.encoder)
+    tokenizer = load_tokenizer(str(store.word_tokenizer) if config.reads_words else config.news.encoder)
     settings = store.manifest.settings
     if not config.reads_words and checksum_of(tokenizer) != settings.tokenizer:
         raise InputError(
