@@ -149,7 +149,7 @@ def test_parquet_files_are_the_canonical_tables(paper):
 
 def test_a_crash_leaves_nothing_behind(tmp_path):
     def crash(stage, done, total):
-        if stage == "news" and done:
+        if stage == "write articles" and done:
             raise RuntimeError("out of paper")
 
     with pytest.raises(RuntimeError, match="out of paper"):
@@ -162,7 +162,7 @@ def test_progress_reaches_its_total(tmp_path):
     synthesize(
         tmp_path / "newsroom", SynthConfig(**TINY), lambda stage, done, total: seen.update({stage: (done, total)})
     )
-    assert seen == {"users": (200, 200), "news": (400, 400)}
+    assert seen == {"write users": (200, 200), "write articles": (400, 400)}
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,7 @@ class Store:
     def word_tokenizer(self) -> Path:
         """Folder of the tokenizer of the store's word vocabulary."""
         if f"{WORD_TOKENS}/tokenizer.json" not in self.manifest.files:
-            raise InputError(
-                f"{self.path}: has no word vocabulary; prepare the log again with: speedyfeed prepare"
-            )
+            raise InputError(f"{self.path}: has no word vocabulary; prepare the log again")
         return self.path / WORD_TOKENS
 
     @property
