@@ -83,7 +83,7 @@ def variants(default: RunConfig) -> dict[str, RunConfig]:
 def measure(config: AblationBenchConfig) -> AblationFigures:
     """Train and evaluate whatever was not before."""
     store = open_store(config.store)
-    if store.manifest["settings"]["refine"] == "none":
+    if store.manifest.settings.refine == "none":
         raise InputError(f"{config.store}: is not refined, expected a store prepared with --refine bm25")
     default = config.limit(recipe(config.recipe))
     default = replace(default, news=replace(default.news, encoder=config.encoder or default.news.encoder))
@@ -140,12 +140,11 @@ def draw(figures: AblationFigures, folder: Path) -> list[Path]:
 
 def _prepare_plain(store: Store, logs: Path, place: Path) -> Store:
     """The store of the same logs without refinement."""
-    known = store.manifest["settings"] | {"refine": "none"}
-    settings = {name: known[name] for name in (one.name for one in fields(PrepareConfig))}
-    config = PrepareConfig(**settings | {"fields": tuple(known["fields"])})
+    settings = {one.name: getattr(store.manifest.settings, one.name) for one in fields(PrepareConfig)}
+    config = PrepareConfig(**settings | {"refine": "none"})
     with progress_bars() as report:
         plain = prepare(logs, place, config, report=report).store
-    if plain.manifest["inputs"] != store.manifest["inputs"]:
+    if plain.manifest.inputs != store.manifest.inputs:
         raise InputError(
             f"{logs}: are not the logs that {store.path} was prepared from; give those, and another --out"
         )

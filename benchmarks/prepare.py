@@ -68,17 +68,17 @@ def measure_size(users: int, logs: Path) -> PrepareRow:
         started = time.perf_counter()
         store = prepare(logs, Path(scratch) / "store", PrepareConfig()).store
         seconds = time.perf_counter() - started
-    read = store.manifest["counts"]["read"]
-    impressions = sum(read[split]["impressions"] for split in store.splits)
+    num_news, splits = store.manifest.counts.news.read, store.manifest.counts.splits.values()
+    impressions = sum(split.read["impressions"] for split in splits)
     return PrepareRow(
         users=users,
-        news=read["news"],
+        news=num_news,
         impressions=impressions,
-        clicks=sum(read[split]["clicks"] for split in store.splits),
+        clicks=sum(split.read["clicks"] for split in splits),
         seconds=seconds,
-        rows_per_second=(read["news"] + impressions) / seconds,
+        rows_per_second=(num_news + impressions) / seconds,
         peak_megabytes=memory("VmHWM") / 1e6,
-        store_megabytes=sum(facts["bytes"] for facts in store.manifest["files"].values()) / 1e6,
+        store_megabytes=sum(facts.bytes for facts in store.manifest.files.values()) / 1e6,
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from speedyfeed.data.store import PAD_NEWS, Impressions, Store, sha256
+from speedyfeed.data.manifest import sha256
+from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import RECALL_AT, evaluate
@@ -82,7 +83,7 @@ def _alike(shown: Impressions) -> dict[str, np.ndarray]:
 
 def _newsroom(store: Store, logs: Path) -> list[Reference]:
     """What a synthetic newsroom knows of itself; nothing, of other logs."""
-    for name, checksum in store.manifest["inputs"].items():
+    for name, checksum in store.manifest.inputs.items():
         if not (logs / name).is_file() or sha256(logs / name) != checksum:
             raise InputError(f"{logs / name}: is not what {store.path} was prepared from; give those logs")
     if not (logs / NEWSROOM).exists():

@@ -1,9 +1,9 @@
-"""What a user can fix, and what another process broke. The command line prints one line for either."""
+"""Errors that the command line reports in one line, without a traceback."""
 
 
 class InputError(ValueError):
-    """A mistake in what we were given: says what was found, what was expected and what to do."""
+    """Invalid input that the user can fix: the message says what was found, what was expected and what to do."""
 
 
 class LostRanksError(RuntimeError):
-    """Another process of the same run died or fell silent: nothing is wrong here, but it cannot go on alone."""
+    """Another process of a distributed run died or stopped answering, so this one cannot continue either."""

@@ -1,4 +1,4 @@
-"""Folders and files that appear, and folders that go, whole or not at all."""
+"""Atomic writes and removals: a folder or file exists completely or not at all."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from speedyfeed.errors import InputError
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its name when the block ends well.
+    """A temporary folder that is renamed to `path` when the block succeeds.
 
-    After an exception, or a kill in the middle, `path` does not exist; what a killed process left behind is
-    removed by the next one that makes the same folder.
+    After an exception or a kill, `path` does not exist; leftovers of a killed process are removed by the next one
+    that makes the same folder.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path}: already exists; give another name or remove it first")
+        raise InputError(f"{path}: already exists; give another path or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.partial-*"):
         if not _is_running(leftover.name.rpartition("-")[2]):
@@ -35,16 +35,16 @@ def new_folder(path: Path) -> Iterator[Path]:
         _sync(partial)
         partial.replace(path)
         _sync(path.parent)
-    except SafetensorError as error:  # how its writer tells of a full disk
+    except SafetensorError as error:  # how its writer reports a full disk
         raise _unwritable(path, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove it at once as far as others can see: killed on the way, a hidden rest stays, never half of `path`.
+    """Remove a folder atomically: it is hidden by a rename first, so that no reader finds half of it.
 
-    The next call beside it removes that rest too.
+    What a killed process left hidden is removed by the next call in the same parent folder.
     """
     for leftover in path.parent.glob(".removed-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -55,7 +55,7 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well."""
+    """A temporary file that replaces `path` when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
@@ -68,12 +68,12 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Readable JSON, the same bytes for the same value."""
+    """Write indented JSON; equal values give equal bytes."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _unwritable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: cannot be written ({error}); make room and go on with the same command")
+    return InputError(f"{path}: cannot be written ({error}); make room on the disk and run the command again")
 
 
 def _is_running(pid: str) -> bool:

@@ -18,7 +18,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor
 
 from speedyfeed import __version__
-from speedyfeed.encoding.articles import ENCODER, TEXT, load_packer
+from speedyfeed.encoding.inputs import ENCODER, TEXT, load_packer
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 from speedyfeed.models.baselines import WordConfig

@@ -1,4 +1,4 @@
-"""How long work tells how far it is: a callback, and bars in the terminal for it."""
+"""Progress callbacks and terminal bars."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,19 +22,19 @@ SECONDS_PER_LINE = 30.0
 
 
 class Report(Protocol):
-    """Called with the stage, what is done of it, its total (0 = not known beforehand), and a note beside it."""
+    """Progress callback: stage, units done, total units (0 = unknown) and a note to show with them."""
 
     def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None: ...
 
 
 def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
-    """Reports nothing."""
+    """Progress callback that reports nothing."""
 
 
 def counted(
     batches: Iterable[pa.RecordBatch], report: Report, stage: str, total: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The same batches, their rows reported as they pass."""
+    """Yield the batches unchanged and report their rows."""
     done = 0
     report(stage, done, total)
     for batch in batches:
@@ -46,7 +46,10 @@ def counted(
 
 @contextmanager
 def progress_bars() -> Iterator[Report]:
-    """One bar per stage on stderr, a stage ending when the next begins; plain lines where it is no terminal."""
+    """A callback that draws one bar per stage on stderr, or prints plain lines where stderr is no terminal.
+
+    A stage ends when the next begins.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(console)
@@ -75,7 +78,7 @@ def progress_bars() -> Iterator[Report]:
 
 
 def _lines(console: Console) -> Report:
-    """A line when a stage begins, and one every half minute while it lasts."""
+    """A callback that prints a line when a stage begins, and one every half minute while it lasts."""
     printed: dict[str, float] = {}
 
     def report(stage: str, done: int, total: int, note: str = "", /) -> None:

@@ -2,8 +2,8 @@
 
     [[7, 9], [], [4]]  ->  values [7, 9, 4]   offsets [0, 2, 2, 3]
 
-A `Ragged` opens by memory-mapping two `.npy` files, so it costs the same at any size and all processes share
-one copy. Writers append to those files in bounded memory.
+Opening memory-maps two `.npy` files, so it costs the same at any size and all processes share one copy. Writers
+append to those files in bounded memory.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
-BLOCK = 1 << 22  # values of a mapped array looked at in one go
+BLOCK = 1 << 22  # values of a memory-mapped array processed at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ragged:
-    """Row `i` is `values[offsets[i]:offsets[i + 1]]`."""
+    """Rows of unequal length: row `i` is `values[offsets[i]:offsets[i + 1]]`."""
 
     values: Array
     offsets: NDArray[np.int64]
@@ -44,44 +44,44 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, rows: NDArray[np.integer]) -> "Ragged":
-        """Those rows, in that order, copied into memory.
+        """Copy rows into memory, in the order given.
 
-        take([2, 0]) of the example above -> values [4, 7, 9], offsets [0, 1, 3]
+        take([2, 0]) of the example in the module header -> values [4, 7, 9], offsets [0, 1, 3]
         """
         starts = self.offsets[rows]
         lengths = self.offsets[np.asarray(rows) + 1] - starts
         offsets = offsets_of(lengths)
-        # A value's place is its row's start plus its place in the row: arange minus the row's new start.
+        # A value's position is its row's start plus its position in the row: arange minus the row's new start.
         places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(values=self.values[places], offsets=offsets)
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """[2, 0, 1] -> [0, 2, 2, 3]"""
+    """Offsets of rows of these lengths: [2, 0, 1] -> [0, 2, 2, 3]."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def in_blocks(values: Array) -> Iterator[Array]:
-    """A long array piece by piece: what is made of one piece is gone before the next comes."""
+    """Iterate over a long array in blocks of bounded size."""
     return (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
 
 
 def open_ragged(folder: Path, name: str) -> Ragged:
-    """Map the two files of a ragged array; nothing but their headers is read."""
+    """Memory-map the two files of a ragged array; only their headers are read."""
     return Ragged(values=open_array(folder, f"{name}.values"), offsets=open_array(folder, f"{name}.offsets"))
 
 
 def open_array(folder: Path, name: str) -> Array:
-    """Map one `.npy` file read-only."""
+    """Memory-map one `.npy` file, read-only."""
     path = folder / f"{name}.npy"
     array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array
 
 
 class ArrayWriter:
-    """Appends to a one-dimensional `.npy` file whose length is not known beforehand."""
+    """Appends to a one-dimensional `.npy` file of unknown length."""
 
     def __init__(self, folder: Path, name: str, dtype: DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
@@ -90,7 +90,7 @@ class ArrayWriter:
         self._write_header()
 
     def append(self, values: Array) -> None:
-        """Write some values after those already there."""
+        """Append values to the file."""
         assert np.can_cast(values.dtype, self._dtype, "same_kind"), (values.dtype, self._dtype)
         self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
         self._length += len(values)
@@ -128,7 +128,7 @@ class RaggedWriter:
         self._offsets.append(np.zeros(1, np.int64))
 
     def append(self, values: Array, lengths: NDArray[np.integer]) -> None:
-        """Write rows given as their values back to back and their lengths."""
+        """Append rows, given as their concatenated values and their lengths."""
         self._offsets.append(offsets_of(lengths)[1:] + len(self._values))
         self._values.append(values)
 

@@ -6,7 +6,6 @@ Raw logs are prepared by the rules of the run's own store into a temporary folde
 text as it would have in training. Only the news that the split needs are encoded.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from speedyfeed import progress
-from speedyfeed.data.store import MANIFEST, Impressions, Store, open_store
+from speedyfeed.data.manifest import MANIFEST
+from speedyfeed.data.store import Impressions, Store, open_store
 from speedyfeed.data.tables import TO_RANK, choose_split
-from speedyfeed.encoding.articles import Articles
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
 from speedyfeed.encoding.ids import user_indices
-from speedyfeed.encoding.tokens import open_packed
+from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
 from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest, score_candidates
@@ -62,7 +61,7 @@ class Data:
 
     store: Store
     split: str
-    words: bool
+    word_tokens: bool
     """Whether the run reads the words of the store, not its tokens."""
 
     @property
@@ -106,7 +105,8 @@ def open_data(
             rules = finished.articles.rules
             place = Path(folder) / "store"
             store = prepare_split(path, place, rules, split=split, format=format, prefer=prefer, report=report)
-            yield Data(store=store, split=store.splits[-1], words=False)  # its tokens are the run's, words or not
+            # The rules are the run's, so the tokens of the store are words where the run reads words.
+            yield Data(store=store, split=store.splits[-1], word_tokens=False)
         return
     if path is None:
         own = _own_store(finished.path)
@@ -121,7 +121,7 @@ def open_data(
     yield Data(
         store=store,
         split=choose_split(store.path, store.splits, split, prefer=prefer),
-        words=finished.model.news.reads_words,
+        word_tokens=finished.model.news.reads_words,
     )
 
 
@@ -221,7 +221,7 @@ def _encode_for_user(model: Recommender, data: Data) -> EncodeForUser:
 
 
 def _open_news(model: Recommender, data: Data) -> PackedNews:
-    news = open_packed(data.store, words=data.words, id_maps=model.id_maps)
+    news = open_packed(data.store, word_tokens=data.word_tokens, id_maps=model.id_maps)
     return replace(news, ids_M=None)  # numbers of this store, not of the run's
 
 
@@ -255,21 +255,21 @@ def _days(data: Data) -> NDArray[np.int64]:
 def _require_same_text(finished: FinishedRun, store: Store) -> None:
     """A store whose tokens mean something else would give figures that mean nothing."""
     remedy = "give the logs themselves, which are then prepared with the run's settings"
-    known, found = finished.articles.text, store.manifest
+    known, found = finished.articles.text, store.text_facts
     if finished.model.news.reads_words:
-        if known["vocabulary"] != store.vocabulary:
+        if known.vocabulary_checksum != found.vocabulary_checksum:
             raise InputError(
                 f"{store.path}: its words are numbered otherwise than those the run was trained with; {remedy}"
             )
-    elif known["settings"]["tokenizer"] != found["settings"]["tokenizer"]:
+    elif known.settings.tokenizer != found.settings.tokenizer:
         raise InputError(f"{store.path}: holds tokens of another encoder than the run was trained with; {remedy}")
     for name in _SAME_TEXT:
-        if known["settings"][name] != found["settings"][name]:
+        theirs, ours = getattr(found.settings, name), getattr(known.settings, name)
+        if theirs != ours:
             raise InputError(
-                f"{store.path}: prepared with {name} {found['settings'][name]!r}, but the run was trained with "
-                f"{known['settings'][name]!r}; {remedy}"
+                f"{store.path}: prepared with {name} {theirs!r}, but the run was trained with {ours!r}; {remedy}"
             )
-    if json.dumps(known["statistics"]) != json.dumps(found["statistics"]):
+    if known.statistics != found.statistics:
         raise InputError(
             f"{store.path}: refined by the word statistics of another collection than the run was trained on; "
             f"{remedy}"

@@ -1,4 +1,4 @@
-"""Where a run computes and how exactly: device, precision, seeds."""
+"""Device, numeric precision and seeds of a run."""
 
 import logging
 import random
@@ -16,32 +16,32 @@ log = logging.getLogger(__name__)
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WORTHWHILE = 1.05
-"""bf16 must be this much faster than fp32 to be chosen: below that, exactness is worth more."""
+"""Minimum speed-up of bf16 over fp32 for `auto` to choose it; below that, accuracy is worth more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Precision:
-    """The number format of matrix products; weights and sums stay in fp32."""
+    """Number format of matrix products; weights and sums stay in fp32."""
 
     name: str
     device: torch.device
     reason: str
-    """Why this one: what the user said, or what was measured."""
+    """Why it was chosen: as asked, or what was measured."""
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Context for a forward pass."""
+        """Autocast context for a forward pass in this precision."""
         if self.name == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, PRECISIONS[self.name])
 
     @property
     def needs_scaling(self) -> bool:
-        """Whether small gradients vanish unless the loss is scaled up."""
+        """Whether gradients underflow unless the loss is scaled up."""
         return self.name == "fp16"
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device called `name`; `auto` takes CUDA where there is any."""
+    """Find the device called `name`; `auto` uses CUDA where available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -49,14 +49,14 @@ def choose_device(name: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise InputError(f"no device {name!r}: use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {name!r} was asked for, but torch finds no CUDA here: use cpu or auto")
+        raise InputError(f"device {name!r} was asked for, but torch finds no CUDA: use cpu or auto")
     return device
 
 
 def choose_precision(
     name: str, device: torch.device, trial: Callable[[], None], *, seconds: float = 2.0
 ) -> Precision:
-    """The precision called `name`; `auto` times `trial`, a training step, in fp32 and bf16 for some seconds."""
+    """Choose the precision called `name`; `auto` times `trial`, a training step, in fp32 and bf16."""
     if name == "auto":
         chosen = _measure(device, trial, seconds)
         log.info("precision %s: %s", chosen.name, chosen.reason)
@@ -69,7 +69,7 @@ def choose_precision(
 
 
 def seed_everything(seed: int) -> torch.Generator:
-    """Seed the global generators (dropout, initial weights) and return one to pass around."""
+    """Seed the global generators (dropout, initial weights) and return a new one."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - libraries we call still draw from it
     torch.manual_seed(seed)
@@ -83,7 +83,7 @@ def _measure(device: torch.device, trial: Callable[[], None], seconds: float) ->
         _time(precision, trial)
     end = time.perf_counter() + seconds
     while True:
-        for precision in candidates:  # in turn, so that a busy moment of the machine hits both
+        for precision in candidates:  # alternating, so that load of the machine affects both alike
             best[precision.name] = min(best[precision.name], _time(precision, trial))
         if time.perf_counter() >= end:
             break
@@ -91,7 +91,7 @@ def _measure(device: torch.device, trial: Callable[[], None], seconds: float) ->
     name = "bf16" if gain >= WORTHWHILE else "fp32"
     reason = (
         f"measured {best['fp32'] * 1e3:.0f} ms a step in fp32 and {best['bf16'] * 1e3:.0f} ms in bf16, "
-        f"a gain of {gain:.2f}x; bf16 is taken from {WORTHWHILE:.2f}x"
+        f"a speed-up of {gain:.2f}x; bf16 is chosen from {WORTHWHILE:.2f}x"
     )
     return Precision(name=name, device=device, reason=reason)
 

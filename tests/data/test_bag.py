@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.preparation.bag import Bags
 from speedyfeed.preparation.engine import EngineConfig, open_engine
-from speedyfeed.preparation.refine import count_words, measure_words, top_words
+from speedyfeed.preparation.refine import Refiner, count_words, measure_words, top_words
 
 FIELDS = ("title", "body")
 LIMITS = (5, 8)
@@ -59,12 +58,12 @@ def test_memory_chooses_what_queries_choose(seed, tmp_path):
             (row["news"], row["field"], row["form"], row["count"], row["rank"])
             for row in engine.load(best).to_pylist()
         ]
-    bags = Bags(statistics)
+    refiner = Refiner(statistics)
     found = [
         (news + 1, field, word.form, word.count, word.rank)
         for news in range(300)
         for field, name in enumerate(FIELDS)
-        for word in bags.choose(texts[name][news], field, LIMITS[field])
+        for word in refiner.choose(texts[name][news], field, LIMITS[field])
     ]
     assert len(expected) > 2000
     assert found == expected

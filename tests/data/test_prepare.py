@@ -14,7 +14,8 @@ import ibis
 import numpy as np
 import pytest
 
-from speedyfeed.data.store import MANIFEST, open_store
+from speedyfeed.data.manifest import MANIFEST
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.engine import EngineConfig, open_engine
 from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
@@ -55,16 +56,16 @@ def test_a_log_becomes_a_store(mind_logs, tmp_path):
 
 
 def test_everything_read_is_kept_or_counted_as_dropped(mind_logs, tmp_path):
-    counts = make(mind_logs, tmp_path / "store").manifest["counts"]
-    assert counts["read"]["train"] == {
+    counts = make(mind_logs, tmp_path / "store").manifest.counts
+    assert counts.splits["train"].read == {
         "impressions": 4,
         "users": 3,
         "history_clicks": 5,
         "clicks": 5,
         "candidates": 10,
     }
-    assert counts["kept"]["train"] == {"users": 2, "clicks": 6, "clicks_with_negatives": 4}
-    assert counts["dropped"]["train"] == {
+    assert counts.splits["train"].kept == {"users": 2, "clicks": 6, "clicks_with_negatives": 4}
+    assert counts.splits["train"].dropped == {
         "history_clicks_without_text": 2,
         "clicks_without_text": 1,
         "candidates_without_text": 2,
@@ -72,8 +73,8 @@ def test_everything_read_is_kept_or_counted_as_dropped(mind_logs, tmp_path):
         "impressions_without_label": 0,
         "users_without_click": 1,
     }
-    assert counts["dropped"]["dev"]["candidates_without_text"] == 1
-    assert (counts["read"]["news"], counts["kept"]["news"], counts["dropped"]["repeated_news"]) == (8, 5, 3)
+    assert counts.splits["dev"].dropped["candidates_without_text"] == 1
+    assert (counts.news.read, counts.news.kept, counts.news.repeated) == (8, 5, 3)
 
 
 def test_unlabelled_impressions_are_kept_to_be_ranked(mind_logs, tmp_path):
@@ -142,8 +143,8 @@ def test_a_store_of_other_logs_is_refused(mind_logs, tmp_path):
 
 def test_a_store_of_another_version_is_refused(mind_logs, tmp_path):
     manifest = make(mind_logs, tmp_path / "store").manifest
-    (tmp_path / "store" / MANIFEST).write_text(json.dumps(dict(manifest) | {"store_version": 0}))
-    with pytest.raises(InputError, match="version 0, expected 2"):
+    (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest.to_json() | {"store_version": 2}))
+    with pytest.raises(InputError, match="version 2, expected 3; remove it and prepare the log again"):
         open_store(tmp_path / "store")
 
 
@@ -179,7 +180,7 @@ def test_opening_maps_and_does_not_read(mind_logs, tmp_path):
 
 
 def rules_of(store):
-    return TextRules.of(store.manifest, words=store.path / "words.parquet", plm="minilm")
+    return TextRules.of(store.text_facts, document_frequencies=store.path / DOCUMENT_FREQUENCIES, encoder="minilm")
 
 
 def segments(store, news_id):
@@ -207,7 +208,7 @@ def test_later_logs_are_treated_by_the_rules_of_an_earlier_store(mind_logs, tmp_
     behaviors.write_text("1\tU1\t11/18/2019 8:00:00 AM\tN1 L2\tL1 X9 L3\n")
     later = prepare_split(tmp_path / "later", tmp_path / "likewise", rules_of(before), split="test")
     assert segments(later, "L1") == segments(before, "L1")
-    assert later.manifest["statistics"] == before.manifest["statistics"]
+    assert later.manifest.statistics == before.manifest.statistics
     alone = TextRules(config=rules_of(before).config)
     own = prepare_split(tmp_path / "later", tmp_path / "own", alone, split="test")
     assert segments(own, "L1") != segments(before, "L1")

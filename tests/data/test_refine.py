@@ -108,8 +108,8 @@ def test_other_statistics_choose_other_words_and_new_words_tell_most(engine_name
     texts = [{"title": "cup goal storm cup", "body": ""}, {"title": "cup", "body": "storm"}]
     columns = {"news": [1, 2], **{name: [text[name] for text in texts] for name in FIELDS}}
     pq.write_table(pa.table(columns), tmp_path / "texts.parquet")
-    pq.write_table(pa.table({"word": ["goal", "storm"], "num_news": [9, 2]}), tmp_path / "id_maps.parquet")
-    known = WordStatistics(num_news=10, mean_words=[4.0, 0.0], frequencies=tmp_path / "id_maps.parquet")
+    pq.write_table(pa.table({"word": ["goal", "storm"], "num_news": [9, 2]}), tmp_path / "known.parquet")
+    known = WordStatistics(num_news=10, mean_words=[4.0, 0.0], document_frequencies=tmp_path / "known.parquet")
     with open_engine(EngineConfig(engine=engine_name, memory=1), tmp_path) as engine:
         counts = count_words(engine, engine.open(tmp_path / "texts.parquet"), FIELDS)
         words = top_words(engine, counts, known, LIMITS).order_by("news", "field", "rank")

@@ -67,7 +67,7 @@ def test_news_are_as_long_as_in_the_paper(paper):
     found = figures(paper[1])
     assert found["words per title"] == pytest.approx(11, abs=0.5)
     assert found["words per abstract"] == pytest.approx(36, abs=1)
-    assert found["words per news"] == pytest.approx(659.64, rel=0.02)
+    assert found["words per article"] == pytest.approx(659.64, rel=0.02)
 
 
 def test_most_of_dev_is_unseen_in_train(small, paper):
@@ -149,7 +149,7 @@ def test_parquet_files_are_the_canonical_tables(paper):
 
 def test_a_crash_leaves_nothing_behind(tmp_path):
     def crash(stage, done, total):
-        if stage == "news" and done:
+        if stage == "write articles" and done:
             raise RuntimeError("out of paper")
 
     with pytest.raises(RuntimeError, match="out of paper"):
@@ -162,7 +162,7 @@ def test_progress_reaches_its_total(tmp_path):
     synthesize(
         tmp_path / "newsroom", SynthConfig(**TINY), lambda stage, done, total: seen.update({stage: (done, total)})
     )
-    assert seen == {"users": (200, 200), "news": (400, 400)}
+    assert seen == {"write users": (200, 200), "write articles": (400, 400)}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
-from speedyfeed.preparation.vocabulary import SPECIAL, build_word_tokenizer
+from speedyfeed.preparation.tokens import SPECIAL, build_word_tokenizer
 from speedyfeed.tokenizers import load_tokenizer
 
 NEWS = {
@@ -28,16 +28,16 @@ def make(tmp_path, **settings):
 
 
 def texts(store):
-    tokenizer = load_tokenizer(str(store.path / "words"))
-    return [tokenizer.convert_ids_to_tokens(segment.tolist()) for segment in store.words.tokens]
+    tokenizer = load_tokenizer(str(store.path / "word_tokens"))
+    return [tokenizer.convert_ids_to_tokens(segment.tolist()) for segment in store.word_tokens.tokens]
 
 
 def test_the_vocabulary_is_what_several_train_news_have(tmp_path):
     store = make(tmp_path)
-    words = json.loads((store.path / "words" / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    words = json.loads((store.path / "word_tokens" / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
     # budget and later are in several news, but not of the train split; goal is in three of it, the others in two
     assert sorted(words, key=words.get) == [*SPECIAL, "goal", "cup", "the", "zürich"]
-    assert store.manifest["counts"]["vocabulary"] == 4
+    assert store.manifest.counts.vocabulary_size == 4
 
 
 def test_news_are_the_same_segments_in_words_and_in_tokens(tmp_path):
@@ -47,9 +47,9 @@ def test_news_are_the_same_segments_in_words_and_in_tokens(tmp_path):
         ["[CLS]", "zürich", "cup", "[SEP]"],
         ["[CLS]", "goal", "zürich", "[SEP]"],
     ]
-    assert store.words.frequencies[:6].tolist() == [0, 1, 1, 1, 1, 0]
-    assert store.words.fields.tolist() == store.news.fields.tolist()
-    assert store.words.segments.tolist() == store.news.segments.tolist()
+    assert store.word_tokens.frequencies[:6].tolist() == [0, 1, 1, 1, 1, 0]
+    assert store.word_tokens.fields.tolist() == store.news.fields.tolist()
+    assert store.word_tokens.segments.tolist() == store.news.segments.tolist()
 
 
 def test_without_refinement_words_come_in_the_order_of_the_text(tmp_path):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from speedyfeed.encoding.articles import Articles, load_packer
-from speedyfeed.encoding.tokens import open_packed
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES
+from speedyfeed.encoding.inputs import Articles, load_packer, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
@@ -25,13 +25,17 @@ def same(a, b):
     return all(torch.equal(getattr(a, name), getattr(b, name)) for name in names)
 
 
+def packer_of(store):
+    return Articles(store.text_facts, document_frequencies=store.path / DOCUMENT_FREQUENCIES, encoder="minilm")
+
+
 @pytest.fixture(params=["bm25", "none"])
 def store(request, mind_logs, tmp_path):
     return prepare(mind_logs, tmp_path / "store", PrepareConfig(refine=request.param, segment_tokens=8)).store
 
 
 def test_articles_become_what_the_store_holds(store):
-    pack = Articles(store.manifest, words=store.path / "words.parquet", plm="minilm")
+    pack = packer_of(store)
     news = open_packed(store)
     assert same(pack(ARTICLES), news.select(torch.arange(1, 6)))
     assert same(pack(ARTICLES[3:]), news.select(torch.tensor([4, 5])))  # no matter in what company
@@ -41,7 +45,7 @@ def test_articles_become_what_the_store_holds(store):
 def test_an_encoder_with_frozen_layers_does_not_take_articles_for_news_it_knows(mind_logs, tiny_encoder, tmp_path):
     store = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store
     encoder = NewsEncoder(NewsEncoderConfig(encoder=str(tiny_encoder), train_layers=1)).eval()
-    encoder.packer = Articles(store.manifest, words=store.path / "words.parquet", plm="minilm")
+    encoder.packer = packer_of(store)
     known = encoder.encode_all(open_packed(store))  # its lower layers are kept by the number of the news
     last, again = encoder.encode(ARTICLES[4:]), encoder.encode(ARTICLES[4:])
     np.testing.assert_allclose(last[0], known[5], atol=1e-6)
@@ -50,15 +54,14 @@ def test_an_encoder_with_frozen_layers_does_not_take_articles_for_news_it_knows(
 
 
 def test_an_empty_article_is_an_empty_segment(store):
-    pack = Articles(store.manifest, words=store.path / "words.parquet", plm="minilm")
+    pack = packer_of(store)
     assert pack(["", ("", " ", "")]).lengths_K.tolist() == [2, 2]
     with pytest.raises(InputError, match="4 parts, expected title, abstract and body"):
         pack([("a", "b", "c", "d")])
 
 
 def test_rules_are_saved_with_the_model(store, tmp_path):
-    text = {name: store.manifest[name] for name in ("settings", "statistics")}
-    pack = Articles(text, words=store.path / "words.parquet", plm="minilm")
+    pack = packer_of(store)
     (tmp_path / "model").mkdir()
     load_tokenizer("minilm").save_pretrained(tmp_path / "model" / "encoder")
     pack.save(tmp_path / "model")

@@ -15,7 +15,7 @@ from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.words import WordNewsEncoder
-from speedyfeed.preparation.vocabulary import build_word_tokenizer
+from speedyfeed.preparation.tokens import build_word_tokenizer
 from speedyfeed.testing import NewsEncoderContract
 from speedyfeed.testing.news import some_news
 

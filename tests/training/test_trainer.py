@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from speedyfeed.data.store import open_store
+from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
@@ -221,9 +221,10 @@ def test_a_store_that_changed_is_refused(store, config, tmp_path):
         train(run, open_store(store.path))
 
 
-def test_a_store_of_another_tokenizer_is_refused(store, config, tmp_path, monkeypatch):
+def test_a_store_of_another_tokenizer_is_refused(store, config, tmp_path):
     run = start_run(tmp_path / "run", config, store)
-    monkeypatch.setitem(store.manifest["settings"], "tokenizer", "another")
+    settings = replace(store.manifest.settings, tokenizer="another")
+    store = Store(store.path, replace(store.manifest, settings=settings))
     with pytest.raises(InputError, match=r"holds tokens of encoder 'minilm', and those of .* are others; prepare"):
         Trainer(run, store)
 

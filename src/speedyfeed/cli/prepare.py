@@ -1,8 +1,9 @@
-"""Turn raw logs into a store the trainer can open in milliseconds.
+"""Turn raw logs into a store, which opens in milliseconds and serves training and evaluation.
 
-Example: speedyfeed prepare logs/ store/ --plm minilm
+Example: speedyfeed prepare logs/ store/ --encoder minilm
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,42 +20,42 @@ from speedyfeed.progress import progress_bars
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     logs: Annotated[Positional[Path], arg(metavar="LOGS")]
-    """Folder with train/ and dev/ (and test/), or of another format."""
+    """Folder of raw logs with train/ and dev/ (and test/); docs/formats.md lists all formats."""
     store: Annotated[Positional[Path], arg(metavar="STORE")]
-    """Folder to make."""
+    """Folder of the store to make; one that is up to date is left as it is."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
     engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False
-    """Print what was read, kept and dropped as one JSON object."""
+    """Print the counts of what was read, kept and dropped as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
     with progress_bars() as report:
         prepared = prepare(arguments.logs, arguments.store, arguments.text, arguments.engine, report)
     if arguments.json:
-        print(json.dumps(prepared.store.manifest["counts"]))
+        print(json.dumps(dataclasses.asdict(prepared.store.manifest.counts)))
     else:
         print_summary(prepared.store)
         print(f"{arguments.store} is {'ready' if prepared.is_new else 'up to date'}")
 
 
 def print_summary(store: Store) -> None:
-    """What was read, kept and dropped, split by split."""
-    counts, settings = store.manifest["counts"], store.manifest["settings"]
-    read, kept, dropped = counts["read"], counts["kept"], counts["dropped"]
-    print(f"logs in format {settings['format']}, tokens of {settings['plm']}")
+    """Print what was read, kept and dropped, split by split."""
+    counts, settings = store.manifest.counts, store.manifest.settings
+    news = counts.news
+    print(f"logs in format {settings.format}, tokens of {settings.encoder}")
     print(
-        f"news: {read['news']:,} read, {kept['news']:,} kept, {dropped['repeated_news']:,} repeated, "
-        f"{counts['news_without_words']:,} without a word; a vocabulary of {counts['vocabulary']:,} words"
+        f"articles: {news.read:,} read, {news.kept:,} kept, {news.repeated:,} repeated, "
+        f"{news.without_words:,} without a word; a vocabulary of {counts.vocabulary_size or 0:,} words"
     )
-    for split in store.splits:
-        print(f"{split}: {read[split]['impressions']:,} impressions of {read[split]['users']:,} users")
-        for name in ("history_clicks", "clicks", "candidates"):
-            total, lost = read[split][name], dropped[split][f"{name}_without_text"]
+    for name, split in counts.splits.items():
+        print(f"{name}: {split.read['impressions']:,} impressions of {split.read['users']:,} users")
+        for kind in ("history_clicks", "clicks", "candidates"):
+            total, lost = split.read[kind], split.dropped[f"{kind}_without_text"]
             share = f" ({lost / total:.1%})" if lost else ""
-            print(f"  {_plain(name):16}{total:>13,} read {lost:>13,} without text{share}")
-        for title, facts in (("kept", kept[split]), ("dropped", dropped[split])):
-            rest = [f"{count:,} {_plain(name)}" for name, count in facts.items() if not name.endswith("_text")]
+            print(f"  {_plain(kind):16}{total:>13,} read {lost:>13,} without text{share}")
+        for title, facts in (("kept", split.kept), ("dropped", split.dropped)):
+            rest = [f"{count:,} {_plain(kind)}" for kind, count in facts.items() if not kind.endswith("_text")]
             if rest:
                 print(f"  {title}: {', '.join(rest)}")
 

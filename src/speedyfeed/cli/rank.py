@@ -78,7 +78,7 @@ def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, A
     ):
         shown = data.impressions
         scores = score_run(finished, data, report=report)
-        name = submission_name(data.store.manifest["settings"]["format"])
+        name = submission_name(data.store.manifest.settings.format)
         write_submission(out, name, data.load_ids().to_pylist(), scores)
         return {
             "file": name,

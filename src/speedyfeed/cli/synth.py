@@ -1,4 +1,4 @@
-"""Make a synthetic newsroom: articles and click logs shaped like the paper's, with a known best score.
+"""Make a synthetic newsroom: articles and click logs like the paper's, with a known best possible AUC.
 
 Example: speedyfeed synth newsroom/ --shape small --seed 7
 """
@@ -18,10 +18,10 @@ from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     out: Annotated[Positional[Path], arg(metavar="OUT")]
-    """Folder to make."""
+    """Folder of the newsroom to make."""
     config: Annotated[SynthConfig, arg(name="")] = field(default_factory=SynthConfig)
     json: bool = False
-    """Print the figures as one JSON object."""
+    """Print the figures of the newsroom as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
@@ -35,9 +35,9 @@ def run(arguments: Arguments) -> None:
 
 
 def print_newsroom(newsroom: Newsroom) -> None:
-    """The log's figures beside the paper's, and what can be reached on dev."""
+    """Print the figures of the log beside the paper's, and the AUC that can be reached on dev."""
     print(
-        f"{newsroom.num_users:,} users, {newsroom.num_news:,} news, {newsroom.num_clicks:,} clicks, "
+        f"{newsroom.num_users:,} users, {newsroom.num_news:,} articles, {newsroom.num_clicks:,} clicks, "
         f"{newsroom.num_train_impressions:,} train and {newsroom.num_dev_impressions:,} dev impressions"
     )
     print(f"{'':40}{'found':>9}{'paper':>9}")

@@ -1,1 +1,1 @@
-"""Canonical tables, the users that yield them, and the prepared store."""
+"""Canonical tables, the readers that yield them, and the prepared store."""

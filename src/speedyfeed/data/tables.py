@@ -1,13 +1,14 @@
-"""The canonical tables every log reader yields, as streams of Arrow batches.
+"""Canonical tables that every log reader yields, as streams of Arrow batches.
 
 `news` has one row per article, `impressions` one row per page shown to a user:
 
     impression_id  user_id  time                 clicked  skipped    history    candidates
     "17"           "U7"     2019-11-11 09:05:58  [N3]     [N1, N2]   [N8, N5]   [N1, N3, N2]
 
-`history` is what the user clicked before the split began, oldest first. `candidates` is everything shown,
-in the order shown; null means clicked then skipped. A row with candidates but neither clicked nor skipped is
-unlabelled: it can be ranked but not learned from. Ids are strings; news ids may lack a row in `news`.
+`history` is what the user clicked before the split began, oldest first. `candidates` is everything shown, in the
+order shown; null means clicked, then skipped. `skipped` is what was shown but not clicked. An impression with
+candidates but neither clicked nor skipped is unlabelled: it can be ranked but not learned from. Ids are strings;
+a news id may have no row in `news`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ NEWS = pa.schema(
 )
 
 FIELDS = ("title", "abstract", "body")
-"""Those of them that are text."""
+"""Text columns of `news`."""
 
 IMPRESSIONS = pa.schema(
     [
@@ -46,9 +47,10 @@ IMPRESSIONS = pa.schema(
 
 SPLITS = ("train", "dev", "test")
 TO_RANK = ("dev", "test")
+"""Splits whose impressions can be ranked, in order of preference."""
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
-"""Starts a fresh pass over a table, a few thousand rows at a time."""
+"""Function that starts a new pass over a table, a few thousand rows at a time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class Split:
 
     name: str
     files: tuple[Path, ...]
-    """Every file the two streams read: their contents are the input's fingerprint."""
+    """All files that the two streams read; their contents are the fingerprint of the input."""
     news: Batches
     impressions: Batches
 
@@ -71,11 +73,11 @@ class Logs:
 
 
 def choose_split(where: Path, found: Sequence[str], wanted: str | None, *, prefer: Sequence[str] = TO_RANK) -> str:
-    """The split to rank: the wanted one, or the first preferred one that is there."""
+    """Choose the split to rank: the wanted one, or the first preferred one that exists."""
     names = [name for name in prefer if name in found]
     if not names:
         raise InputError(
-            f"{where}: found only train, expected dev or test to rank; a split's own folder can be given too"
+            f"{where}: found only train, expected dev or test to rank; add one, or give a split's own folder"
         )
     if wanted is not None and wanted not in names:
         raise InputError(f"{where}: has no split {wanted!r} to rank, only {', '.join(names)}")

@@ -1,1 +1,1 @@
-"""Raw logs to a store: read, number, refine, tokenize, join timelines, write."""
+"""Preparation of raw logs: read, number, refine, tokenize, join timelines, write a store."""

@@ -1,6 +1,6 @@
-"""Where the relational work runs: DuckDB inside this process, or Spark when a log outgrows the machine.
+"""Engine of the relational work: DuckDB inside this process, or Spark for logs that outgrow the machine.
 
-Queries are Ibis expressions over Parquet files, written once; an engine opens tables and writes sorted
+Queries are Ibis expressions over Parquet files, written once for both; an engine opens tables and writes sorted
 results. Both spill to disk, so memory stays bounded by `EngineConfig.memory`.
 """
 
@@ -22,44 +22,44 @@ from speedyfeed.errors import InputError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """Where and within what the log is prepared."""
+    """Settings of the query engine that prepares a log."""
 
     engine: Literal["duckdb", "spark"] = "duckdb"
-    """duckdb runs inside this process; spark takes the active or a local session."""
+    """Query engine: duckdb runs inside this process, spark in the active or a local session."""
     memory: int = 3
-    """Gigabytes the engine may hold before it spills to disk."""
+    """Gigabytes of memory the engine may use before it spills to disk."""
     threads: int = 0
-    """Worker threads of the engine; 0 = all cores."""
+    """Worker threads of the engine; 0 uses all cores."""
 
 
 class Engine:
-    """An Ibis backend and a scratch folder."""
+    """An Ibis backend with a scratch folder for its results."""
 
     def __init__(self, backend: Any, scratch: Path) -> None:
         self.backend = backend
         self.scratch = scratch
 
     def open(self, path: Path) -> ir.Table:
-        """A Parquet file or folder as a table."""
+        """Open a Parquet file or folder as a table."""
         table: ir.Table = self.backend.read_parquet(str(path))
         return table
 
     def save(self, expression: ir.Table, name: str) -> ir.Table:
-        """Compute an expression once; what comes back reads the result from disk."""
+        """Compute an expression once and return a table that reads the result from disk."""
         self.backend.to_parquet(expression, str(self.scratch / f"{name}.parquet"))
         return self.reopen(name)
 
     def reopen(self, name: str) -> ir.Table:
-        """A result computed before."""
+        """Open a result that was computed before."""
         return self.open(self.scratch / f"{name}.parquet")
 
     def read(self, expression: ir.Table, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-        """Compute an ordered expression and stream its rows, in order, in bounded memory."""
+        """Compute an ordered expression and stream its rows in order, in bounded memory."""
         self.save(expression, name)
         yield from self.reread(name, batch_rows)
 
     def reread(self, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-        """Stream once more what `read` or `save` computed under that name."""
+        """Stream again what `read` or `save` computed under that name."""
         path = self.scratch / f"{name}.parquet"
         # Spark writes a folder of parts whose names sort in row order; DuckDB writes one file.
         for part in sorted(path.glob("part-*")) if path.is_dir() else [path]:
@@ -67,14 +67,14 @@ class Engine:
                 yield from file.iter_batches(batch_size=batch_rows)
 
     def load(self, expression: ir.Table) -> pa.Table:
-        """The whole result in memory; for small ones."""
+        """Compute a small expression and load its result into memory."""
         table: pa.Table = self.backend.to_pyarrow(expression)
-        return table.combine_chunks().replace_schema_metadata(None)  # nothing that tells engines apart
+        return table.combine_chunks().replace_schema_metadata(None)  # metadata would differ between engines
 
 
 @contextmanager
 def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
-    """An engine whose temporary files live in `scratch`; closed at the end."""
+    """Open an engine whose temporary files are in `scratch`, and close it at the end."""
     threads = config.threads or os.cpu_count() or 1
     if config.engine == "duckdb":
         backend = ibis.duckdb.connect(
@@ -85,7 +85,9 @@ def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
             yield Engine(backend, scratch)
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
             reason = str(error).partition("\n")[0]
-            raise InputError(f"DuckDB ran out of room: {reason}; free some disk, or change --memory") from error
+            raise InputError(
+                f"DuckDB ran out of room: {reason}; free some disk space, or change --memory"
+            ) from error
         finally:
             backend.disconnect()
     else:

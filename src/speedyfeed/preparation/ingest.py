@@ -1,6 +1,6 @@
-"""Raw logs to Parquet an engine can open: every row of the canonical tables, numbered; then every news, numbered.
+"""Raw logs as Parquet files for the engine: rows of the canonical tables with their number, then article numbers.
 
-The only pass over the raw files. Batches are written as they are read.
+This is the only pass over the raw files. Batches are written as they are read.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,16 @@ from speedyfeed.progress import Report, counted
 
 
 def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
-    """The news of all splits in one file, with their `row` in it, their split and their row in that split."""
+    """Write the articles of all splits to one file, each with its `row`, its split and its row in that split.
+
+    Returns the number of rows.
+    """
     schema = pa.schema([("row", pa.int64()), ("split", pa.string()), ("split_row", pa.int64()), *NEWS])
     row = 0
     with pq.ParquetWriter(path, schema) as writer:
         for split in splits:
             split_row = 0
-            for batch in counted(split.news(), report, f"read {split.name} news"):
+            for batch in counted(split.news(), report, f"read {split.name} articles"):
                 numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
                 split_numbers = pa.array(range(split_row, split_row + batch.num_rows), pa.int64())
                 names = pa.repeat(pa.scalar(split.name), batch.num_rows)
@@ -37,7 +40,7 @@ def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
 
 
 def ingest_impressions(split: Split, path: Path, report: Report) -> int:
-    """The impressions of a split with their `row` in the log."""
+    """Write the impressions of a split to one file, each with its `row` in the log; returns the number of rows."""
     schema = pa.schema([("row", pa.int64()), *IMPRESSIONS])
     row = 0
     with pq.ParquetWriter(path, schema) as writer:
@@ -49,9 +52,9 @@ def ingest_impressions(split: Split, path: Path, report: Report) -> int:
 
 
 def number_news(engine: Engine, news: ir.Table, splits: Iterable[Split]) -> ir.Table:
-    """(news_id, news, row): distinct news numbered from 1 by first appearance.
+    """(news_id, news, row): distinct articles, numbered from 1 by first appearance.
 
-    The same news may come in several splits, but only with the same text.
+    An article may occur in several splits, but only with the same text.
     """
     text = ibis.literal("\x1f").join([news[name] for name in NEWS.names[1:]])
     copies = news.select("news_id", "row", text=text.hash())
@@ -69,13 +72,13 @@ def _two_texts(engine: Engine, news: ir.Table, news_id: str, splits: Iterable[Sp
     other = next(copy for copy in copies if any(copy[name] != first[name] for name in NEWS.names))
     here, there = (_place(copy, splits) for copy in (other, first))
     return InputError(
-        f"{here}: found news {news_id} with another text than {there}, expected the same; "
-        "keep one of them or give them different ids"
+        f"{here}: found article {news_id} with another text than {there}, expected the same; "
+        "remove one of them or give them different ids"
     )
 
 
 def _place(copy: dict[str, Any], splits: Iterable[Split]) -> str:
-    """Where a row of news comes from; text files have one news a line."""
+    """Origin of a row of `news`; text files have one article per line."""
     file = next(split.files[0] for split in splits if split.name == copy["split"])
     line = copy["split_row"] + 1
-    return f"{file}:{line}" if file.suffix == ".tsv" else f"{file.parent}: news {line} of {copy['split']}"
+    return f"{file}:{line}" if file.suffix == ".tsv" else f"{file.parent}: article {line} of {copy['split']}"

@@ -1,53 +1,53 @@
-"""Raw logs to a store: read, number the news, refine, tokenize, join timelines, write.
+"""Raw logs to a store: read the logs, number the articles, refine and tokenize them, join timelines, write.
 
 Everything streams through Parquet files in a scratch folder inside the unfinished store, so memory does not grow
 with the log, and a store exists only once all of it is written.
 """
 
-import dataclasses
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 from ibis import _
 
-from speedyfeed.data.readers import open_logs, open_split
-from speedyfeed.data.store import (
-    MANIFEST,
-    STORE_VERSION,
-    WORDS,
-    Store,
+from speedyfeed.data.manifest import (
+    Manifest,
+    NewsCounts,
+    SplitCounts,
+    StoreCounts,
+    StoreSettings,
     file_facts,
-    open_store,
     read_manifest,
     sha256,
+    write_manifest,
 )
+from speedyfeed.data.readers import open_logs, open_split
+from speedyfeed.data.store import WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import TO_RANK, Logs
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_folder, write_json
+from speedyfeed.files import new_folder
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
-from speedyfeed.preparation.splits import SplitCounts, write_impressions, write_timelines
-from speedyfeed.preparation.text import TextConfig, TextRules, write_news
-from speedyfeed.preparation.tokens import Tokenizer
-from speedyfeed.preparation.vocabulary import build_word_tokenizer, common_words
+from speedyfeed.preparation.splits import write_impressions, write_timelines
+from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, write_news
+from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.progress import Report, silent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareConfig(TextConfig):
-    """What is read, and how text becomes tokens."""
+    """Settings of a store: the format of its logs, and how texts become tokens."""
 
     format: str | None = None
-    """Format of the logs; recognised from the folder when not given."""
+    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa or parquet; by default recognised from the
+    names of the files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A store, and whether it had to be made."""
+    """A store, and whether it was made just now."""
 
     store: Store
     is_new: bool
@@ -60,13 +60,13 @@ def prepare(
     engine_config: EngineConfig | None = None,
     report: Report = silent,
 ) -> Prepared:
-    """Make the store of a log, or open it when it is there and up to date."""
+    """Make the store of a log, or open it when it exists and is up to date."""
     logs = open_logs(logs_path, config.format)
     if "train" not in (split.name for split in logs.splits):
         found = ", ".join(split.name for split in logs.splits)
-        raise InputError(f"{logs_path}: found only {found}, expected a train split to learn from")
+        raise InputError(f"{logs_path}: found only {found}, expected a train split; add train/ to the logs")
     rules = TextRules(config=config)
-    return _prepare(logs, logs_path, store_path, rules, engine_config or EngineConfig(), report, is_to_learn=True)
+    return _prepare(logs, logs_path, store_path, rules, engine_config or EngineConfig(), report, is_to_train=True)
 
 
 def prepare_split(
@@ -79,12 +79,12 @@ def prepare_split(
     prefer: Sequence[str] = TO_RANK,
     report: Report = silent,
 ) -> Store:
-    """A store to rank one split from, with a model whose news were treated by `rules`; needs no train split.
+    """Make a store of one split to rank, with the text rules of a trained model; needs no train split.
 
-    Its last split is the one to rank: `split`, or the preferred one the logs have.
+    The last split of the store is the one to rank: `split`, or the first preferred one in the logs.
     """
     logs = open_split(logs_path, split, format, prefer=prefer)
-    return _prepare(logs, logs_path, store_path, rules, EngineConfig(), report, is_to_learn=False).store
+    return _prepare(logs, logs_path, store_path, rules, EngineConfig(), report, is_to_train=False).store
 
 
 def _prepare(
@@ -95,30 +95,50 @@ def _prepare(
     engine_config: EngineConfig,
     report: Report,
     *,
-    is_to_learn: bool,
+    is_to_train: bool,
 ) -> Prepared:
     from speedyfeed.tokenizers import checksum_of, load_tokenizer
 
     config = rules.config
-    plm_tokenizer = load_tokenizer(config.plm)
-    tokenizer = Tokenizer(plm_tokenizer, config.segment_tokens)
-    settings = dataclasses.asdict(config) | {"format": logs.format, "fields": list(config.fields)}
-    origin = {
-        "store_version": STORE_VERSION,
-        "settings": settings | {"tokenizer": checksum_of(plm_tokenizer)},
-        "inputs": _fingerprint(logs, logs_path, report),
-    }
+    encoder_tokenizer = load_tokenizer(config.encoder)
+    tokenizer = Tokenizer(encoder_tokenizer, config.segment_tokens)
+    settings = StoreSettings(
+        format=logs.format,
+        encoder=config.encoder,
+        tokenizer=checksum_of(encoder_tokenizer),
+        refine=config.refine,
+        fields=tuple(config.fields),
+        segment_tokens=config.segment_tokens,
+        body_segments=config.body_segments,
+    )
+    inputs = _fingerprint(logs, logs_path, report)
     if store_path.is_dir() and any(store_path.iterdir()):
-        _require_same_origin(store_path, origin)
+        _require_same_origin(store_path, settings, inputs)
         return Prepared(store=open_store(store_path), is_new=False)
     with new_folder(store_path) as folder:
         scratch = folder / "scratch"
         scratch.mkdir()
         with open_engine(engine_config, scratch) as engine:
-            facts = _build(engine, logs, folder, rules, tokenizer, report, is_to_learn=is_to_learn)
+            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train=is_to_train)
         shutil.rmtree(scratch)
-        write_json(folder / MANIFEST, origin | facts | {"files": file_facts(folder)})
+        manifest = Manifest(
+            settings=settings,
+            inputs=inputs,
+            splits=tuple(split.name for split in logs.splits),
+            statistics=built.written.statistics,
+            counts=built.counts,
+            files=file_facts(folder),
+        )
+        write_manifest(folder, manifest)
     return Prepared(store=open_store(store_path), is_new=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Built:
+    """Facts about the files of a store for its manifest."""
+
+    counts: StoreCounts
+    written: WrittenNews
 
 
 def _build(
@@ -129,9 +149,9 @@ def _build(
     tokenizer: Tokenizer,
     report: Report,
     *,
-    is_to_learn: bool,
-) -> dict[str, Any]:
-    """Write every file of a store but its manifest; returns what the manifest says of them."""
+    is_to_train: bool,
+) -> _Built:
+    """Write every file of a store but its manifest."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
     for split in logs.splits:
         ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report)
@@ -144,15 +164,15 @@ def _build(
     pq.write_table(titles, folder / "news.parquet")
 
     tokenizers = {"news": tokenizer}
-    vocabulary: dict[str, int] = {}
-    if is_to_learn:
+    vocabulary_size = None
+    if is_to_train:
         num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
-        of_train = texts.filter(_.news <= num_train)  # they are numbered first
-        words = common_words(engine, of_train, rules.config.fields)
-        vocabulary["vocabulary"] = len(words)
-        word_tokenizer = build_word_tokenizer(words)
-        word_tokenizer.save_pretrained(folder / WORDS)
-        tokenizers[WORDS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
+        train_texts = texts.filter(_.news <= num_train)  # articles of train are numbered first
+        vocabulary = common_words(engine, train_texts, rules.config.fields)
+        vocabulary_size = len(vocabulary)
+        word_tokenizer = build_word_tokenizer(vocabulary)
+        word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+        tokenizers[WORD_TOKENS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
@@ -164,30 +184,22 @@ def _build(
         else:
             has_timelines = "train" in counts
             counts[split.name] = write_impressions(engine, source, ids, place, report, has_timelines=has_timelines)
-    if is_to_learn:
+    if is_to_train:
         _require_users(logs, counts["train"])
-    return {
-        "splits": [split.name for split in logs.splits],
-        "statistics": written.statistics,
-        "counts": {
-            "read": {"news": num_rows, **{name: count.read for name, count in counts.items()}},
-            "kept": {"news": len(titles), **{name: count.kept for name, count in counts.items()}},
-            "dropped": {
-                "repeated_news": num_rows - len(titles),
-                **{name: count.dropped for name, count in counts.items()},
-            },
-            "news_without_words": written.num_empty,
-            **vocabulary,
-        },
-    }
+    news_counts = NewsCounts(
+        read=num_rows, kept=len(titles), repeated=num_rows - len(titles), without_words=written.num_empty
+    )
+    return _Built(
+        counts=StoreCounts(news=news_counts, splits=counts, vocabulary_size=vocabulary_size), written=written
+    )
 
 
 def _require_users(logs: Logs, count: SplitCounts) -> None:
-    """Refuse to learn from a log none of whose clicks is on a news with text."""
+    """Refuse to train on a log where no click is on an article with text."""
     if not count.kept["users"]:
         raise InputError(
             f"{logs.splits[0].files[0].parent}: no user left: of {count.read['clicks']} clicks and "
-            f"{count.read['history_clicks']} history clicks none is on a news with text; "
+            f"{count.read['history_clicks']} history clicks none is on an article with text; "
             "check that the news file belongs to these impressions"
         )
 
@@ -203,13 +215,13 @@ def _fingerprint(logs: Logs, folder: Path, report: Report) -> dict[str, str]:
     return sums
 
 
-def _require_same_origin(path: Path, origin: dict[str, Any]) -> None:
-    """Refuse a folder that is no store, or one of another version, other settings or another log."""
+def _require_same_origin(path: Path, settings: StoreSettings, inputs: dict[str, str]) -> None:
+    """Refuse a folder that is no store, or a store of another version, other settings or other logs."""
     manifest = read_manifest(path)
     remedy = "give another STORE or remove this one"
-    for name, now in origin["settings"].items():
-        before = manifest["settings"].get(name)
-        if before != now:
-            raise InputError(f"{path}: was prepared with {name} {before!r}, asked for {now!r}; {remedy}")
-    if manifest["inputs"] != origin["inputs"]:
+    known = asdict(manifest.settings)
+    for name, now in asdict(settings).items():
+        if known[name] != now:
+            raise InputError(f"{path}: was prepared with {name} {known[name]!r}, asked for {now!r}; {remedy}")
+    if manifest.inputs != inputs:
         raise InputError(f"{path}: was prepared from other logs than these; {remedy}")

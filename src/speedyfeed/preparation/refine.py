@@ -1,15 +1,19 @@
-"""Content refinement: each text as its most telling words, in order of first appearance, with their counts.
+"""Content refinement: each text as its most informative words, in order of first appearance, with their counts.
 
     "The cat saw the other cat run"  ->  cat: 2, saw: 1, run: 1
 
-Special characters and stop words are dropped, words scored by BM25, the best `limit` of each field kept (the
-paper's ordered bag of words). Written as Ibis expressions: words with positions, grouped by word, joined with
-document frequencies, scored, ranked. Cost: one sort of all (news, field, word) triples.
+Special characters and stop words are dropped, words are scored by BM25, and the best `limit` of each field are
+retained (the paper's ordered bag of words). Two implementations agree word by word: a log is refined by relational
+queries (`count_words`, `measure_words`, `top_words`; cost: one sort of all (news, field, word) triples), a single
+article in memory (`Refiner`).
 """
 
 import importlib.resources
-from collections.abc import Sequence
+import math
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import ibis
@@ -21,31 +25,45 @@ from speedyfeed.preparation.engine import Engine
 
 BM25_K1 = 2.0  # the paper's
 BM25_B = 0.75  # the customary length normalisation
-SEPARATORS = r"[^\p{L}\p{N}]+"  # whatever is neither a letter nor a number, in any script
+SEPARATORS = r"[^\p{L}\p{N}]+"  # everything that is neither a letter nor a number, in any script
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordStatistics:
-    """What BM25 must know of a collection: of the one at hand, or of the one a model was trained on."""
+    """Statistics of a collection that BM25 needs: of the texts at hand, or of those a model was trained on."""
 
     num_news: int
     mean_words: Sequence[float]
-    """Mean number of words of each field, stop words not counted."""
-    frequencies: Path
-    """Parquet file of (word, num_news): in how many news a word occurs."""
+    """Mean number of words of each field, stop words excluded."""
+    document_frequencies: Path
+    """Parquet file of (word, num_news): in how many articles a word occurs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenWord:
+    """A word of a text that refinement retained."""
+
+    form: str
+    """Spelling of its first appearance."""
+    count: int
+    """Number of appearances in the text."""
+    first: int
+    """Position of its first appearance, counted in words."""
+    rank: int
+    """Rank by BM25 within the text; 0 is the most informative word."""
 
 
 def stop_words() -> list[str]:
-    """English words that tell nothing about a story; for other languages BM25 alone must do."""
+    """English words that carry no topic; other languages rely on BM25 alone."""
     text = importlib.resources.files("speedyfeed.preparation").joinpath("stopwords.txt").read_text("utf-8")
     return text.split()
 
 
 def count_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> ir.Table:
-    """(news, field, word, form, count, first): each word of each text once; `form` is how it first appears.
+    """(news, field, word, form, count, first): each distinct word of each text; `form` is its first spelling.
 
-    `news` has the number of the news and a column per field; a field is told by its place in `fields`; `word`
-    is in lower case.
+    `news` has the number of each article and a column per field; `field` is an index into `fields`; `word` is in
+    lower case.
     """
     texts = ibis.union(
         *(
@@ -66,37 +84,98 @@ def count_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> ir.Tab
 
 
 def measure_words(engine: Engine, counts: ir.Table, num_news: int, num_fields: int, path: Path) -> WordStatistics:
-    """Document frequencies, which are written to `path`, and mean lengths of the collection."""
+    """Measure a collection: its mean lengths, and its document frequencies, which are written to `path`."""
     totals = engine.load(counts.group_by("field").agg(words=_["count"].sum())).to_pydict()
-    words = dict(zip(totals["field"], totals["words"], strict=True))
-    frequencies = counts.group_by("word").agg(num_news=_.news.nunique())
-    pq.write_table(engine.load(frequencies.order_by("word")), path)
+    num_words = dict(zip(totals["field"], totals["words"], strict=True))
+    document_frequencies = counts.group_by("word").agg(num_news=_.news.nunique())
+    pq.write_table(engine.load(document_frequencies.order_by("word")), path)
     return WordStatistics(
         num_news=num_news,
-        mean_words=[words.get(field, 0) / num_news for field in range(num_fields)],
-        frequencies=path,
+        mean_words=[num_words.get(field, 0) / num_news for field in range(num_fields)],
+        document_frequencies=path,
     )
 
 
 def top_words(engine: Engine, counts: ir.Table, statistics: WordStatistics, limits: Sequence[int]) -> ir.Table:
-    """(news, field, form, count, first, rank): the best `limits[field]` words of every text; rank 0 tells most.
+    """(news, field, form, count, first, rank): the best `limits[field]` words of every text.
 
-    A word that the statistics do not know occurs in no news, and tells most. Equal scores are ranked by first
+    A word without a document frequency occurs in no article and is the rarest. Equal scores are ranked by first
     appearance, so the choice never depends on the engine.
     """
-    frequencies = engine.open(statistics.frequencies)
+    document_frequencies = engine.open(statistics.document_frequencies)
     length = _["count"].sum().over(group_by=["news", "field"])
-    # A field that was empty in all of the collection has no mean length; any stands for it.
+    # A field that was empty in the whole collection has no mean length; any value serves.
     means = [mean or 1.0 for mean in statistics.mean_words]
     mean = ibis.cases(*((_.field == field, mean) for field, mean in enumerate(means)), else_=1.0)
     limit = ibis.cases(*((_.field == field, limit) for field, limit in enumerate(limits)), else_=0)
     rarity = (1 + (statistics.num_news - _.num_news + 0.5) / (_.num_news + 0.5)).ln()
     saturation = _["count"] + BM25_K1 * (1 - BM25_B + BM25_B * _.length / _.mean)
     return (
-        counts.left_join(frequencies, "word")
+        counts.left_join(document_frequencies, "word")
         .mutate(length=length, mean=mean, num_news=_.num_news.fill_null(0))
         .mutate(score=rarity * _["count"] * (BM25_K1 + 1) / saturation)
         .mutate(rank=ibis.row_number().over(group_by=["news", "field"], order_by=[_.score.desc(), _["first"]]))
         .filter(_["rank"] < limit)
         .select("news", "field", "form", "count", "first", "rank")
     )
+
+
+class Refiner:
+    """Refines single texts in memory by the statistics of a collection; chooses what `top_words` would."""
+
+    def __init__(self, statistics: WordStatistics) -> None:
+        self._statistics = statistics
+        self._stop_words = frozenset(stop_words())
+
+    def choose(self, text: str, field: int, limit: int) -> list[ChosenWord]:
+        """The best `limit` words of a text of that field, in order of first appearance."""
+        counts: dict[str, int] = {}
+        firsts: dict[str, tuple[int, str]] = {}
+        for place, form in _split(text):
+            word = form.translate(_LOWER)
+            if word not in self._stop_words:
+                counts[word] = counts.get(word, 0) + 1
+                firsts.setdefault(word, (place, form))
+        length = sum(counts.values())
+        scores = {word: self._score(word, count, length, field) for word, count in counts.items()}
+        best = sorted(scores, key=lambda word: (-scores[word], firsts[word][0]))[:limit]
+        chosen = [
+            ChosenWord(form=firsts[word][1], count=counts[word], first=firsts[word][0], rank=rank)
+            for rank, word in enumerate(best)
+        ]
+        return sorted(chosen, key=lambda word: word.first)
+
+    def _score(self, word: str, count: int, length: int, field: int) -> float:
+        """BM25, every operation in the order of `top_words`, so that ties are the same ties."""
+        num_news = self._document_frequencies.get(word, 0)
+        rarity = math.log(1 + (self._statistics.num_news - num_news + 0.5) / (num_news + 0.5))
+        mean = self._statistics.mean_words[field] or 1.0
+        return rarity * count * (BM25_K1 + 1) / (count + BM25_K1 * (1 - BM25_B + BM25_B * length / mean))
+
+    @cached_property
+    def _document_frequencies(self) -> dict[str, int]:
+        """About 100 bytes per word; loaded with the first text."""
+        table = pq.read_table(self._statistics.document_frequencies)
+        return dict(zip(table["word"].to_pylist(), table["num_news"].to_pylist(), strict=True))
+
+
+def _split(text: str) -> Iterator[tuple[int, str]]:
+    """Runs of letters and numbers, with their positions."""
+    return enumerate(text.translate(_SPACED).split())
+
+
+class _Characters(dict[int, str]):
+    """A table for `str.translate` that is filled as characters are met."""
+
+    def __init__(self, translate: Callable[[str], str]) -> None:
+        super().__init__()
+        self._translate = translate
+
+    def __missing__(self, code: int) -> str:
+        self[code] = new = self._translate(chr(code))
+        return new
+
+
+_SPACED = _Characters(lambda one: one if unicodedata.category(one)[0] in "LN" else " ")
+_LOWER = _Characters(lambda one: one.lower()[0])
+"""Lower case character by character, as databases do it."""

@@ -1,10 +1,9 @@
-"""One split as arrays on disk: timelines to learn from, or impressions to rank.
+"""Arrays of one split on disk: timelines of the train split, impressions of a dev or test split.
 
-The engine sorts, this module streams: memory holds a few numbers per impression, never the lists.
+The engine sorts and this module streams: memory holds a few numbers per impression, never the lists.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import ibis.expr.types as ir
@@ -15,26 +14,18 @@ import pyarrow.parquet as pq
 from ibis import _
 from numpy.typing import NDArray
 
+from speedyfeed.data.manifest import SplitCounts
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.progress import Report, counted
 from speedyfeed.ragged import ArrayWriter, offsets_of
 
 Counts = dict[str, int]
-TIMELINES = "timelines"  # what the engine calls the clicks of the train split
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SplitCounts:
-    """What was read of a split, what is kept of it, and what is not and why."""
-
-    read: Counts
-    kept: Counts
-    dropped: Counts
+TIMELINES = "timelines"  # name of the train clicks in the engine's scratch folder
 
 
 def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
-    """The train split: clicks by user, the pool of each click, pools by impression."""
+    """Write the train split: clicks by user, and pools of negatives by impression, to which the clicks refer."""
     folder.mkdir()
     impressions = engine.open(source)
     report("count train", 0, 0)
@@ -67,9 +58,9 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 def write_impressions(
     engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
 ) -> SplitCounts:
-    """A dev or test split: candidates and labels by impression, and each user's history once.
+    """Write a dev or test split: candidates and labels by impression, and the history of each user once.
 
-    Where the log has timelines, they must have been written before.
+    With `has_timelines`, the train split must have been written before.
     """
     folder.mkdir()
     impressions = engine.open(source)
@@ -103,7 +94,7 @@ def write_impressions(
 
 
 def _count_references(engine: Engine, impressions: ir.Table, ids: ir.Table) -> tuple[Counts, Counts]:
-    """What a split names, and how much of it has no text; repeated histories count each time they are read."""
+    """Count the ids in a split, and those of them without text; repeated histories count each time."""
     total = engine.load(impressions.agg(impressions=_.count(), users=_.user_id.nunique())).to_pylist()[0]
     shown = impressions.mutate(shown=timeline.shown_news(impressions))
     read: Counts = dict(total)
@@ -120,7 +111,7 @@ def _number(engine: Engine, rows: ir.Table) -> int:
 
 
 def _write_by_row(folder: Path, name: str, batches: Iterator[pa.RecordBatch], num_rows: int) -> NDArray[np.int64]:
-    """Write (row, news), ordered by row, as a ragged array with a row for each of 0..num_rows - 1."""
+    """Write (row, news), ordered by row, as a ragged array of `num_rows` rows; returns their lengths."""
     lengths = np.zeros(num_rows, np.int64)
     with ArrayWriter(folder, f"{name}.values", np.int32) as values:
         for batch in batches:
@@ -132,7 +123,7 @@ def _write_by_row(folder: Path, name: str, batches: Iterator[pa.RecordBatch], nu
 
 
 def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Iterator[pa.RecordBatch]:
-    """The same batches, their labels written on the way."""
+    """Yield the batches unchanged and write their labels."""
     for batch in batches:
         labels.append(batch["label"].to_numpy())
         yield batch
@@ -141,7 +132,10 @@ def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Ite
 def _write_clicks(
     folder: Path, batches: Iterator[pa.RecordBatch], pool_sizes: NDArray[np.int64]
 ) -> tuple[pa.Array, int, int]:
-    """Write (user_id, row, first, news), ordered by user; returns the users, the clicks and those with a pool."""
+    """Write (user_id, row, first, news), ordered by user.
+
+    Returns the user ids, the number of clicks, and the number of clicks with negatives.
+    """
     users: list[pa.Array] = []
     lengths: list[NDArray[np.int64]] = []
     num_with_pool = 0

@@ -1,16 +1,18 @@
-"""Texts to tokens by rules that can be kept: the settings, and what BM25 counted in the collection.
+"""Text rules: everything that decides which tokens a text becomes.
 
-A store makes the rules and a run inherits them. Later news, a whole log or one article, are treated by the run's
-rules and so look to its model as its own news did.
+A store makes the rules and every run trained on it inherits them. Later articles, a whole log or a single one, are
+treated by the run's rules, so its model sees them as it saw the articles of its training.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ibis.expr.types as ir
 
+from speedyfeed.data.manifest import CollectionStatistics, TextFacts
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
 from speedyfeed.preparation import refine
@@ -19,23 +21,23 @@ from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads
 from speedyfeed.progress import Report, counted, silent
 
 CHOSEN = "chosen-texts"  # their name in the engine's scratch folder
-SEGMENT_WORDS = 32  # the paper's; what does not fit into the segment's tokens is cut by rank
+SEGMENT_WORDS = 32  # the paper's; words beyond the segment's tokens are dropped by rank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextConfig:
-    """How text becomes tokens."""
+    """Settings by which texts become tokens."""
 
-    plm: str = "minilm"
-    """Encoder whose tokenizer is used: a name, a folder or a Hub id."""
+    encoder: str = "minilm"
+    """Encoder whose tokenizer is used: a name, a folder or a Hub id; give the same one to train."""
     refine: Literal["bm25", "none"] = "bm25"
-    """bm25 keeps the most telling words of each field, none keeps its head."""
+    """How each field is shortened: bm25 retains its most informative words, none its first tokens."""
     fields: tuple[str, ...] = FIELDS
-    """Which of title, abstract and body are read, in this order."""
+    """Text fields to read: some of title, abstract and body, in this order."""
     segment_tokens: int = 32
-    """Tokens per segment at most, special tokens included."""
+    """Maximum tokens of a segment, special tokens included."""
     body_segments: int = 1
-    """Segments a long body may fill."""
+    """Maximum segments of a body; title and abstract have one each."""
 
     def __post_init__(self) -> None:
         if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
@@ -45,37 +47,48 @@ class TextConfig:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """How many segments each field may fill."""
+        """Maximum segments of each field."""
         return tuple(self.body_segments if field == "body" else 1 for field in self.fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextRules:
-    """All that decides which tokens a text becomes."""
+    """Text settings together with the statistics that refinement uses."""
 
     config: TextConfig
-    words: refine.WordStatistics | None = None
-    """None refines a collection by its own statistics, where it is refined."""
+    statistics: refine.WordStatistics | None = None
+    """Statistics to refine by; None uses those of the texts themselves."""
 
     @classmethod
-    def of(cls, text: Mapping[str, Any], *, words: Path, plm: str) -> "TextRules":
-        """From the `settings` and `statistics` of a manifest, its `words.parquet`, and where the tokenizer is."""
-        settings = {name: text["settings"][name] for name in ("refine", "segment_tokens", "body_segments")}
-        statistics = text["statistics"]
+    def of(cls, facts: TextFacts, *, document_frequencies: Path, encoder: str) -> "TextRules":
+        """Rules of an existing store, with the files of its document frequencies and of its tokenizer."""
+        settings, statistics = facts.settings, None
+        if facts.statistics is not None:
+            statistics = refine.WordStatistics(
+                num_news=facts.statistics.num_news,
+                mean_words=facts.statistics.mean_words,
+                document_frequencies=document_frequencies,
+            )
         return cls(
-            config=TextConfig(plm=plm, fields=tuple(text["settings"]["fields"]), **settings),
-            words=refine.WordStatistics(**statistics, frequencies=words) if statistics else None,
+            config=TextConfig(
+                encoder=encoder,
+                refine=settings.refine,
+                fields=settings.fields,
+                segment_tokens=settings.segment_tokens,
+                body_segments=settings.body_segments,
+            ),
+            statistics=statistics,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenNews:
-    """What is to be said of news that were written."""
+    """Facts about the articles that `write_news` wrote."""
 
     num_empty: int
-    """News without a word, to the first tokenizer."""
-    statistics: dict[str, Any]
-    """What treats later news alike, beside the settings and `words.parquet`."""
+    """Articles without a word, by the first tokenizer."""
+    statistics: CollectionStatistics | None
+    """Statistics they were refined by; None where they were not refined."""
 
 
 def write_news(
@@ -87,26 +100,25 @@ def write_news(
     tokenizers: Mapping[str, Tokenizer],
     report: Report = silent,
 ) -> WrittenNews:
-    """The tokens of all news below `folder`, one folder for each tokenizer, by its name.
+    """Write the tokens of all articles below `folder`, one folder per tokenizer, named by its key.
 
-    `texts` has the number of each news and a column per field.
-
-    Where the rules bring no word statistics, those of these texts are kept as `words.parquet`.
+    `texts` has the number of each article and a column per field. Where the rules bring no statistics, those of
+    the texts are measured, and their document frequencies are written to `folder`.
     """
     config = rules.config
-    statistics: dict[str, Any] = {}
+    statistics = None
     if config.refine == "none":
         engine.save(texts.order_by("news").select("news", *config.fields), CHOSEN)
     else:
         report("count words", 0, 0)
         counts = refine.count_words(engine, texts, config.fields)
-        words = rules.words or refine.measure_words(
-            engine, counts, num_news, len(config.fields), folder / "words.parquet"
+        known = rules.statistics or refine.measure_words(
+            engine, counts, num_news, len(config.fields), folder / DOCUMENT_FREQUENCIES
         )
-        statistics = {"num_news": words.num_news, "mean_words": list(words.mean_words)}
-        report("choose words", 0, 0)
+        statistics = CollectionStatistics(num_news=known.num_news, mean_words=tuple(known.mean_words))
+        report("rank words", 0, 0)
         limits = [SEGMENT_WORDS * part for part in config.parts]
-        best = refine.top_words(engine, counts, words, limits)
+        best = refine.top_words(engine, counts, known, limits)
         engine.save(best.order_by("news", "field", "first"), CHOSEN)
     num_empty = []
     for name, tokenizer in tokenizers.items():
@@ -119,7 +131,7 @@ def write_news(
 def _segments(
     engine: Engine, config: TextConfig, tokenizer: Tokenizer, num_news: int, report: Report
 ) -> Iterator[Segments]:
-    """All news in order, from what was chosen of their texts."""
+    """Segments of all articles, in order, from the texts chosen before."""
     if config.refine == "none":
         heads = counted(engine.reread(CHOSEN, batch_rows=1 << 13), report, "tokenize", num_news)
         return segments_of_heads(heads, tokenizer, fields=config.fields, parts=config.parts)

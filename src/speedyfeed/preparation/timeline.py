@@ -1,15 +1,15 @@
-"""Impressions to one click timeline a user, with negatives; as Ibis expressions.
+"""Impressions joined into one click timeline per user, with negatives; as Ibis expressions.
 
-Every impression has a number, its `row` in the log. A user's timeline is the history of the first impression,
-then all clicks in time order. A click's negatives are what its impression showed without a click; clicks from the
-history have no impression (row -1), the user's first is the nearest to them:
+Every impression has a number, its `row` in the log. A user's timeline is the history of the first impression, then
+all clicks in time order. The pool of an impression holds the negatives of its clicks: the articles shown but not
+clicked. Clicks of the history have no impression (row -1); the user's first impression is the nearest to them:
 
     impressions of U7                              timeline of U7
     row  time   history  clicked  skipped          news   8  5  3  6
     4    09:05  [8, 5]   [3]      [1, 2]           row   -1 -1  4  9      first 4
     9    09:40  [8, 5]   [6]      [4]              pools: 4 -> [1, 2], 9 -> [4]
 
-`ids` is (news_id, news): the number of every news that has text. References to any other news are left out.
+`ids` is (news_id, news): the number of every article with text. References to any other article are left out.
 """
 
 import ibis
@@ -18,7 +18,7 @@ from ibis import _
 
 
 def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(user_id, place, row, first, news) of every click, user by user, in time order, histories first."""
+    """(user_id, place, row, first, news) of every click, by user and in time order, histories first."""
     by_time = ibis.window(group_by="user_id", order_by=[_.time, _.row])
     numbered = impressions.select(
         "user_id", "time", "row", "history", "clicked", first=_.row.first().over(by_time)
@@ -37,15 +37,16 @@ def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
 
 
 def pools(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(row, news) of the news skipped in impressions that have a click, row by row."""
+    """(row, news) of the articles shown but not clicked, in impressions with a click, ordered by row."""
     shown = _references(impressions.filter(_.clicked.length() > 0), "skipped", "row")
     return shown.join(ids, "news_id").order_by("row", "position").select("row", "news")
 
 
 def candidates(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(row, news, label) of everything shown, in the order shown.
+    """(row, news, label) of all candidates, in the order shown.
 
-    Label: 1 clicked, 0 skipped, -1 unknown. News without text stay, as number 0: a ranking must place them too.
+    The label is 1 for clicked, 0 for shown but not clicked, -1 for unknown. Candidates without text have number 0,
+    because a ranking must include them.
     """
     label = ibis.cases((~_.labelled, -1), (_.clicked.contains(_.news_id), 1), else_=0)
     shown = impressions.mutate(
@@ -61,36 +62,36 @@ def candidates(impressions: ir.Table, ids: ir.Table) -> ir.Table:
 
 
 def users(impressions: ir.Table) -> ir.Table:
-    """Each impression's `user`: the first row with the same user and history, so that each is kept once."""
+    """Impressions with their `user`: the first row with the same user and history, so that each is stored once."""
     key = impressions.history.join(" ").hash()
     return impressions.mutate(key=key).mutate(user=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
 def histories(users: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
-    """(row, news) of the clicks before the split, once for each user, oldest first.
+    """(row, news) of the clicks before the split, once per user, oldest first.
 
-    Logs that keep no history leave it empty: then the user's own train timeline, if any, stands for it.
+    Where the log gives no history, the user's train timeline is used instead, if there is one.
     """
     distinct = users.filter(_.row == _.user)
-    told = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
+    given = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
     if train_clicks is None:
-        return told.order_by("row", "position").select("row", "news")
-    untold = (
+        return given.order_by("row", "position").select("row", "news")
+    from_train = (
         distinct.filter(_.history.length() == 0)
         .select("user_id", user="row")
         .join(train_clicks, "user_id")
         .select(row="user", position=_.place.cast("int64"), news="news")
     )
-    return ibis.union(told, untold).order_by("row", "position").select("row", "news")
+    return ibis.union(given, from_train).order_by("row", "position").select("row", "news")
 
 
 def shown_news(impressions: ir.Table) -> ir.ArrayValue:
-    """The candidates of an impression: as listed, or clicked then skipped where the log does not say."""
+    """Candidates of an impression: as listed, or clicked then skipped where the log has no order."""
     return ibis.coalesce(impressions.candidates, impressions.clicked.concat(impressions.skipped))
 
 
 def count_references(lists: ir.Table, column: str, ids: ir.Table) -> ir.Table:
-    """One row (total, known): how many news a list column names, and how many of them have text."""
+    """One row (total, known): the number of ids in a list column, and of those with text."""
     named = _references(lists, column).left_join(ids, "news_id")
     return named.agg(total=_.count(), known=_.news.count())
 

@@ -1,10 +1,13 @@
-"""Words or raw text of each news to token segments, ready for a language model.
+"""Articles as segments of tokens: of a language model, or of the store's own word vocabulary.
 
-    news 5, title "cat: 2, saw: 1"   ->  [CLS] cat saw [SEP]   frequencies 0 2 1 0
+    article 5, title "cat: 2, saw: 1"   ->  [CLS] cat saw [SEP]   frequencies 0 2 1 0
 
 A segment starts and ends with the tokenizer's special tokens, which count towards its limit and have frequency 0.
-Every news has at least one segment, be it an empty one. Distinct words are tokenized once, so the cost is a few
+Every article has at least one segment, even if empty. Distinct words are tokenized once, so the cost is a few
 array operations per word.
+
+The word vocabulary is an ordinary fast tokenizer, used like that of a language model: it lowers texts, splits them
+at everything that is neither a letter nor a number, and maps words of fewer than MIN_NEWS train articles to [UNK].
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,31 +15,46 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import ibis
+import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
+from ibis import _
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.engine import Engine
+from speedyfeed.preparation.refine import SEPARATORS
 from speedyfeed.ragged import ArrayWriter, Ragged, RaggedWriter, offsets_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 MAX_FREQUENCY = 255  # frequencies are stored as one byte
-OPENING, CLOSING = 0, 1  # their entries in the vocabulary
+OPENING, CLOSING = 0, 1  # rows of the special tokens in a token table
+MIN_NEWS = 2  # a word of a single article says nothing about others
+MAX_WORDS = 100_000
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:
-    """Consecutive segments: whose they are, their tokens and how often each token's word occurs."""
+    """Consecutive segments, ordered by article."""
 
     news: NDArray[np.int64]
+    """Article of each segment."""
     field: NDArray[np.uint8]
+    """Field of each segment, as an index into the `fields` setting."""
     tokens: Ragged
+    """Token ids by segment."""
     frequencies: Ragged
+    """For each token, how often its word occurs in the field; 0 for special tokens."""
 
 
 class Tokenizer:
-    """A transformers tokenizer as three facts: opening, closing and the tokens of a word or text."""
+    """A transformers tokenizer reduced to its opening token, its closing token and the tokens of a text."""
 
     def __init__(self, tokenizer: Any, segment_tokens: int) -> None:
         ends = tokenizer("")["input_ids"]
@@ -50,7 +68,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self.opening, self.closing = ends
         self.room = segment_tokens - len(ends)
-        """Tokens a segment can hold between its special ones."""
+        """Maximum tokens of a segment between its special tokens."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens."""
@@ -60,33 +78,33 @@ class Tokenizer:
         return ids
 
 
-class Vocabulary:
-    """The tokens of every distinct word met so far; the first two are the special tokens."""
+class TokenTable:
+    """Tokens of every distinct word seen so far, one row per word; the first two rows are the special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._numbers: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._tokens: list[list[int]] = [[tokenizer.opening], [tokenizer.closing]]
         self._table: Ragged | None = None
 
-    def numbers(self, words: pa.StringArray) -> NDArray[np.int64]:
-        """The entry of each word; new words are tokenized in one go."""
+    def lookup(self, words: pa.StringArray) -> NDArray[np.int64]:
+        """The row of each word; new words are tokenized in one call."""
         encoded = words.dictionary_encode()
         distinct = encoded.dictionary.to_pylist()
-        new = [word for word in distinct if word not in self._numbers]
+        new = [word for word in distinct if word not in self._rows]
         # The space makes byte-pair tokenizers see a word, not the start of a text.
         for word, tokens in zip(new, self._tokenizer.encode([f" {word}" for word in new]), strict=True):
-            self._numbers[word] = len(self._tokens)
+            self._rows[word] = len(self._tokens)
             self._tokens.append(tokens)
         if new:
             self._table = None
-        lookup = np.array([self._numbers[word] for word in distinct], dtype=np.int64)
-        numbers: NDArray[np.int64] = lookup[encoded.indices.to_numpy()]
-        return numbers
+        row_of_distinct = np.array([self._rows[word] for word in distinct], dtype=np.int64)
+        rows: NDArray[np.int64] = row_of_distinct[encoded.indices.to_numpy()]
+        return rows
 
     @property
-    def table(self) -> Ragged:
-        """Row n holds the tokens of entry n."""
+    def tokens(self) -> Ragged:
+        """Token ids by row."""
         if self._table is None:
             lengths = np.array([len(tokens) for tokens in self._tokens], dtype=np.int64)
             values = np.fromiter(
@@ -99,29 +117,29 @@ class Vocabulary:
 def segments_of_words(
     batches: Iterator[pa.RecordBatch], tokenizer: Tokenizer, *, segment_words: int
 ) -> Iterator[Segments]:
-    """Refined words (news, field, form, count, first, rank), ordered by news, field and first, as segments.
+    """Segments of refined words (news, field, form, count, first, rank), ordered by news, field and first.
 
-    A field's words fill segments of `segment_words`; where a segment's tokens exceed the room, its least telling
-    words go.
+    The words of a field fill segments of `segment_words`; where the tokens of a segment exceed the tokenizer's
+    room, its least informative words are dropped.
     """
-    vocabulary = Vocabulary(tokenizer)
+    table = TokenTable(tokenizer)
     for words in _whole_news(batches):
         news, field = words["news"].to_numpy(), words["field"].to_numpy()
-        entry = vocabulary.numbers(words["form"].combine_chunks())
+        row = table.lookup(words["form"].combine_chunks())
         starts = np.flatnonzero(np.diff(news, prepend=-1) | np.diff(field, prepend=-1))  # of each text
         place = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
         is_head = place % segment_words == 0
         segment = np.cumsum(is_head) - 1
-        num_tokens = vocabulary.table.lengths[entry]
+        num_tokens = table.tokens.lengths[row]
         fits = _fits(segment, words["rank"].to_numpy(), num_tokens, tokenizer.room)
         count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[fits]
-        yield _assemble(news[is_head], field[is_head], segment[fits], entry[fits], count, vocabulary.table)
+        yield _assemble(news[is_head], field[is_head], segment[fits], row[fits], count, table.tokens)
 
 
 def segments_of_heads(
     batches: Iterator[pa.RecordBatch], tokenizer: Tokenizer, *, fields: Sequence[str], parts: Sequence[int]
 ) -> Iterator[Segments]:
-    """The head of each field of (news, ...) rows, cut into at most `parts[field]` segments; no refinement."""
+    """Segments of the head of each field of (news, ...) rows, at most `parts[field]` each; no refinement."""
     room = tokenizer.room
     for batch in batches:
         heads = [
@@ -149,12 +167,12 @@ def segments_of_heads(
 
 
 def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> int:
-    """Write the segments of news 1..num_news, which come in that order; news 0 is padding and has none.
+    """Write the segments of articles 1..num_news, given in that order; article 0 is padding and has none.
 
-    A news that no segment speaks of gets an empty one; returns how many did.
+    An article without a segment gets an empty one; returns how many did.
     """
     num_segments = np.zeros(num_news + 1, np.int64)
-    num_empty = done = 0  # news 1..done are written
+    num_empty = done = 0  # articles 1..done are written
     with (
         RaggedWriter(folder, "tokens", np.int32) as tokens,
         ArrayWriter(folder, "frequencies", np.uint8) as frequencies,
@@ -176,14 +194,42 @@ def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokeniz
 
 
 def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> Segments:
-    """What `write_segments` would write, in memory."""
+    """Gather in memory what `write_segments` would write."""
     whole = reduce(_merge, parts, _bare_segments(np.arange(0), tokenizer))
     missing = np.setdiff1d(np.arange(1, num_news + 1), whole.news)
     return _merge(whole, _bare_segments(missing, tokenizer))
 
 
+def common_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> list[str]:
+    """Lower-case words that occur in at least MIN_NEWS articles, most frequent first; ties are alphabetical."""
+    texts = ibis.union(*(news.select("news", text=news[field].lower()) for field in fields))
+    words = texts.mutate(word=_.text.re_split(SEPARATORS)).select("news", "word").unnest("word")
+    counts = words.filter(_.word != "").group_by("word").agg(num_news=_.news.nunique())
+    common = counts.filter(_.num_news >= MIN_NEWS).order_by(_.num_news.desc(), "word").limit(MAX_WORDS)
+    found: list[str] = engine.load(common)["word"].to_pylist()
+    return found
+
+
+def build_word_tokenizer(words: Sequence[str]) -> "PreTrainedTokenizerFast":
+    """Build the tokenizer whose tokens are these words."""
+    from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Backend
+    from transformers import PreTrainedTokenizerFast
+
+    ids = {word: number for number, word in enumerate((*SPECIAL, *words))}
+    backend = Backend(models.WordLevel(ids, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
 def _whole_news(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows, cut so that no news is spread over two tables."""
+    """Cut rows into tables so that no article is spread over two of them."""
     rest: pa.Table | None = None
     for batch in batches:
         table = pa.Table.from_batches([batch])
@@ -200,7 +246,7 @@ def _whole_news(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _fits(
     segment: NDArray[np.int64], rank: NDArray[np.int64], num_tokens: NDArray[np.int64], room: int
 ) -> NDArray[np.bool_]:
-    """Which words stay: the most telling of each segment, as long as their tokens fit into the room.
+    """Which words are retained: the most informative of each segment whose tokens fit into the room.
 
     segment [0, 0, 0], rank [2, 0, 1], num_tokens [1, 1, 2], room 3 -> [False, True, True]
     """
@@ -217,18 +263,18 @@ def _assemble(
     news: NDArray[np.int64],
     field: NDArray[np.uint8],
     segment: NDArray[np.int64],
-    entry: NDArray[np.int64],
+    row: NDArray[np.int64],
     count: NDArray[np.int64],
     table: Ragged,
 ) -> Segments:
-    """Words in order, each with its segment, as segments with their special tokens around them."""
+    """Put the special tokens around the words of each segment; `row` is the row of each word in `table`."""
     every = np.arange(len(news))
     # A stable sort by segment of (openings, words, closings) puts each between its own.
     whose = np.concatenate([every, segment, every])
     order = np.argsort(whose, kind="stable")
-    entries = np.concatenate([np.full(len(news), OPENING), entry, np.full(len(news), CLOSING)])[order]
+    rows = np.concatenate([np.full(len(news), OPENING), row, np.full(len(news), CLOSING)])[order]
     counts = np.concatenate([np.zeros(len(news), np.int64), count, np.zeros(len(news), np.int64)])[order]
-    tokens = table.take(entries)
+    tokens = table.take(rows)
     offsets = offsets_of(np.bincount(whose[order], weights=tokens.lengths, minlength=len(news)).astype(np.int64))
     return Segments(
         news=news,
@@ -239,10 +285,10 @@ def _assemble(
 
 
 def _encode_heads(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[list[int]]:
-    """The first `limit` tokens of each text; a long text is read only as far as that needs."""
+    """The first `limit` tokens of each text; a long text is tokenized only as far as needed."""
     reach = 16 * limit  # characters; tokens are rarely that long
     heads = tokenizer.encode([text[:reach] for text in texts])
-    # The last token of a cut text may be half a word, so such a text must have one to spare.
+    # The last token of a cut text may be half a word, so such a text must yield more than `limit`.
     short = [i for i, text in enumerate(texts) if len(text) > reach and len(heads[i]) <= limit]
     for i, tokens in zip(short, tokenizer.encode([texts[i] for i in short]), strict=True):
         heads[i] = tokens
@@ -250,7 +296,7 @@ def _encode_heads(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[li
 
 
 def _bare_segments(news: NDArray[np.int64], tokenizer: Tokenizer) -> Segments:
-    """One segment for each news, with nothing between its special tokens."""
+    """One segment per article, with nothing between its special tokens."""
     offsets = 2 * np.arange(len(news) + 1)
     values = np.tile(np.array([tokenizer.opening, tokenizer.closing], np.int32), len(news))
     return Segments(
@@ -262,7 +308,7 @@ def _bare_segments(news: NDArray[np.int64], tokenizer: Tokenizer) -> Segments:
 
 
 def _merge(a: Segments, b: Segments) -> Segments:
-    """Both, ordered by news."""
+    """Segments of both, ordered by article."""
     if not len(b.news):
         return a
     order = np.argsort(np.concatenate([a.news, b.news]), kind="stable")

@@ -287,7 +287,7 @@ def _fingerprint(run: Path) -> str:
     """Of all that decides what the model makes of a text, and of its news."""
     files = [file for file in (run / "model").rglob("*") if file.is_file()] or list(run.glob("**/*.*"))
     whole = hashlib.sha256()
-    for file in sorted([*files, *run.glob("words.parquet")]):
+    for file in sorted([*files, *run.glob("document_frequencies.parquet")]):
         whole.update(file.relative_to(run).as_posix().encode())
         with file.open("rb") as opened:
             whole.update(hashlib.file_digest(opened, "sha256").digest())

@@ -1,4 +1,4 @@
-"""A synthetic newsroom: planted interests, real words, and a known best score."""
+"""A synthetic newsroom: planted interests, real words, and a known best possible score."""
 
 from speedyfeed.synthetic.figures import Figure
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig, synthesize

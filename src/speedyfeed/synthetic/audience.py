@@ -1,8 +1,8 @@
-"""The users of a synthetic newsroom: how often they come, what they like, what they click and skip.
+"""Users of a synthetic newsroom: how often they visit, what they like, what they click and what they do not.
 
-Some users go in as a number and come out as `Visits`: flat arrays, in the order of user, time and click,
-all drawn at once. No user clicks a news twice, none is shown a news they have clicked before, and the news
-of one visit are distinct. About 20 microseconds a click, what is shown beside it included.
+A block of users is drawn at once as `Visits`: flat arrays in the order of user, time and click. No user clicks an
+article twice, none is shown an article clicked before, and the articles of one visit are distinct. About 20
+microseconds per click, the articles shown with it included.
 """
 
 from dataclasses import dataclass
@@ -20,48 +20,51 @@ SHARE_ONCE = 0.5
 CLICKS_SHAPE, CLICKS_SCALE = 0.6457, 21.106
 MOST_CLICKS_PER_DAY = 12
 
-# A click opens a new visit with this chance (a user's first always does), which gives the paper's
+# Probability that a click opens a new visit (the first click of a user always does), which gives the paper's
 # 72.1 M clicks in 41.5 M impressions.
 NEW_VISIT = (41_481_252 / 4_720_192 - 1) / (15.27 - 1)
 
 TOPIC_TASTE, SUBTOPIC_TASTE = 2.0, 0.7
-"""Standard deviations of the two parts of a user's taste."""
+"""Standard deviations of the topic and subtopic parts of a user's taste."""
 
 HOURLY = np.array([2, 1, 1, 1, 1, 2, 4, 6, 7, 7, 6, 6, 7, 6, 5, 5, 5, 6, 7, 8, 8, 7, 5, 3])
-"""Visits by hour of the day, in any unit."""
+"""Relative number of visits by hour of the day."""
 
 REDRAWS = 30
-"""Rounds in which repeated clicks are drawn again; what is still repeated then is dropped."""
+"""Rounds in which repeated clicks are drawn again; clicks still repeated after them are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visits:
-    """What a block of users was shown. `*_visit` arrays point into the visits and ascend."""
+    """Visits of a block of users; `*_visit` arrays are ascending indices into the visits."""
 
     taste: Floats
-    """(users, subtopics): log of how much likelier each user clicks a subtopic."""
+    """(users, subtopics) log of how much more likely each user clicks a subtopic."""
     user: Ints
     """(visits) position of the user in the block, ascending."""
     time: Ints
     """(visits) seconds since the newsroom opened, ascending for each user."""
     clicked: Ints
-    """(clicks) news."""
+    """(clicks) article of each click."""
     clicked_visit: Ints
+    """(clicks) visit of each click."""
     skipped: Ints
-    """(skips) news."""
+    """(skips) article shown but not clicked."""
     skipped_visit: Ints
+    """(skips) visit in which it was shown."""
 
     @property
     def slot(self) -> Ints:
+        """(visits) time slot of each visit."""
         return LIFE + self.time // SLOT_SECONDS
 
 
 def draw_visits(
     world: World, *, num_users: int, topic: Ints, days: int, shown_from: int, rng: np.random.Generator
 ) -> Visits:
-    """All visits of a block of users; those before second `shown_from` have clicks only.
+    """Draw all visits of a block of users; those before second `shown_from` have clicks only.
 
-    `topic` gives the topic of each subtopic.
+    `topic` is the topic of each subtopic.
     """
     taste = draw_tastes(num_users, topic, rng)
     user, time, clicked_visit = _draw_times(draw_num_clicks(num_users, days, rng), days, rng)
@@ -83,20 +86,20 @@ def draw_visits(
 
 
 def draw_tastes(num_users: int, topic: Ints, rng: np.random.Generator) -> Floats:
-    """(users, subtopics): a part for the topic and a part for the subtopic."""
+    """Draw tastes (users, subtopics), the sum of a topic part and a subtopic part."""
     topical = rng.standard_normal((num_users, topic.max() + 1))[:, topic]
     return TOPIC_TASTE * topical + SUBTOPIC_TASTE * rng.standard_normal(topical.shape)
 
 
 def draw_num_clicks(num_users: int, days: int, rng: np.random.Generator) -> Ints:
-    """How many news each user is drawn to in all."""
+    """Draw the number of clicks of each user."""
     clicks = np.ceil(CLICKS_SCALE * rng.weibull(CLICKS_SHAPE, num_users)).astype(np.int64)
     clicks[rng.random(num_users) < SHARE_ONCE] = 1
     return np.clip(clicks, 1, MOST_CLICKS_PER_DAY * days)
 
 
 def _draw_times(num_clicks: Ints, days: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
-    """User and second of every visit, and the visit of every click."""
+    """Draw user and second of every visit, and the visit of every click."""
     user = np.repeat(np.arange(len(num_clicks)), num_clicks)
     opens = rng.random(len(user)) < NEW_VISIT
     opens[num_clicks.cumsum() - num_clicks] = True
@@ -111,7 +114,7 @@ def _draw_times(num_clicks: Ints, days: int, rng: np.random.Generator) -> tuple[
 def _draw_clicked(
     world: World, appetite: Floats, user: Ints, slot: Ints, visit: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Clicked news and their visits. A repeated click is drawn again, the earliest stays."""
+    """Draw clicked articles and their visits; of repeated clicks, all but the earliest are drawn again."""
     user = user[visit]
     news = np.empty_like(visit)
     again = of_interest = np.arange(len(visit))
@@ -127,7 +130,7 @@ def _draw_clicked(
 def _drop_clicked(
     num_news: int, user: Ints, clicked: Ints, clicked_visit: Ints, shown: Ints, shown_visit: Ints
 ) -> tuple[Ints, Ints]:
-    """Skipped news and their visits: what was shown, once, unless the user clicked it then or before."""
+    """Skipped articles and their visits: shown articles, once each, unless clicked then or before."""
     pages = np.sort(shown_visit * num_news + shown)
     visit, news = np.divmod(np.delete(pages, _repeats(pages)), num_news)
     clicks = user[clicked_visit] * num_news + clicked
@@ -139,7 +142,7 @@ def _drop_clicked(
 
 
 def _repeats(keys: Ints) -> Ints:
-    """Positions whose key has occurred before. [7, 9, 7, 7] -> [2, 3]"""
+    """Positions whose key has occurred before: [7, 9, 7, 7] -> [2, 3]."""
     order = np.argsort(keys, kind="stable")
     ascending = keys[order]
     return np.sort(order[1:][ascending[1:] == ascending[:-1]])

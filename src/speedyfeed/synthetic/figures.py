@@ -1,4 +1,4 @@
-"""What a synthetic newsroom turned out like, beside what the paper says of its log."""
+"""Figures of a synthetic newsroom beside those the paper reports of its log."""
 
 from dataclasses import dataclass, field
 
@@ -12,31 +12,32 @@ from speedyfeed.synthetic.pages import Pages, auc_by_impression, score_pages
 from speedyfeed.synthetic.world import World
 
 PAPER_SHARES = {1: 59.53, 3: 77.65, 5: 84.82, 10: 92.47, 20: 97.36, 30: 98.97}
-"""Share of clicks (%) that go to the top x% of news."""
+"""Share of clicks (%) on the top x% of articles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """One property of a log."""
+    """One property of a log, as found and as the paper reports it."""
 
     name: str
     found: float
     paper: float | None
-    """What the paper reports; None where it is silent."""
+    """Value in the paper; None where it reports none."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """Counts kept while a newsroom is written."""
+    """Counts that accumulate while a newsroom is written."""
 
     world: World
     clicks: NDArray[np.int64]
-    """By news."""
+    """Number of clicks of each article."""
     in_train: NDArray[np.bool_]
-    """Whether each news occurs in train: in a history, clicked or skipped."""
+    """Whether each article occurs in train: in a history, clicked or skipped."""
     in_dev: NDArray[np.bool_]
+    """Whether each article occurs in dev."""
     dev_candidates: NDArray[np.int64]
-    """How often each news is shown in dev."""
+    """How often each article is shown in dev."""
     num_users: int = 0
     num_above_100: int = 0
     num_above_150: int = 0
@@ -44,7 +45,8 @@ class Tally:
     num_dev_impressions: int = 0
     num_logged_clicks: int = 0
     num_candidates: int = 0
-    words: dict[str, int] = field(default_factory=dict)
+    num_words: dict[str, int] = field(default_factory=dict)
+    """Number of words of each field, over all articles."""
     num_written: int = 0
     num_aucs: int = 0
     best_sum: float = 0.0
@@ -52,6 +54,7 @@ class Tally:
 
     @classmethod
     def of(cls, world: World) -> "Tally":
+        """An empty tally of a newsroom."""
         num_news = len(world.born)
         return cls(
             world=world,
@@ -62,7 +65,7 @@ class Tally:
         )
 
     def add_users(self, visits: Visits, train: Pages, dev: Pages) -> None:
-        """Count a block of users: everything they did, and their part of each split."""
+        """Count a block of users: all their visits, and their part of each split."""
         self.clicks += np.bincount(visits.clicked, minlength=len(self.clicks))
         by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.taste))
         self.num_users += len(by_user)
@@ -85,28 +88,30 @@ class Tally:
         self.popularity_sum += float(auc_by_impression(dev, popularity).sum())
 
     def add_news(self, news: pa.RecordBatch) -> None:
-        """Count the words of some news."""
+        """Count the words of a batch of articles."""
         self.num_written += news.num_rows
         for name in ("title", "abstract", "body"):
             spaces = pc.count_substring(news[name], " ")
             count = pc.sum(pc.if_else(pc.equal(news[name], ""), 0, pc.add(spaces, 1))).as_py()
-            self.words[name] = self.words.get(name, 0) + count
+            self.num_words[name] = self.num_words.get(name, 0) + count
 
     @property
     def best_auc(self) -> float:
+        """Mean AUC on dev of the true preferences."""
         return self.best_sum / self.num_aucs
 
     @property
     def popularity_auc(self) -> float:
+        """Mean AUC on dev of popularity and freshness alone."""
         return self.popularity_sum / self.num_aucs
 
     def figures(self) -> tuple[Figure, ...]:
-        """Everything the paper's log can be compared by."""
+        """All figures by which the log can be compared with the paper's."""
         ranked = np.sort(self.clicks)[::-1]
         num_clicks = int(ranked.sum())
         impressions = self.num_train_impressions + self.num_dev_impressions
         unseen = self.dev_candidates[~self.in_train].sum() / self.dev_candidates.sum()
-        per_news = {name: words / self.num_written for name, words in self.words.items()}
+        per_news = {name: num_words / self.num_written for name, num_words in self.num_words.items()}
         has_bodies = per_news["body"] > 0
         found: list[tuple[str, float, float | None]] = [
             (f"clicks on the top {top}% of news (%)", 100 * _share(ranked, top), paper)
@@ -120,7 +125,7 @@ class Tally:
             ("candidates per impression", self.num_candidates / impressions, None),
             ("words per title", per_news["title"], None),
             ("words per abstract", per_news["abstract"], None),
-            ("words per news", sum(per_news.values()), 659.64 if has_bodies else None),
+            ("words per article", sum(per_news.values()), 659.64 if has_bodies else None),
             ("dev candidates unseen in train (%)", 100 * float(unseen), None),
         ]
         return tuple(Figure(name=name, found=value, paper=paper) for name, value, paper in found)

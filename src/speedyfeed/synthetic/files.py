@@ -1,4 +1,4 @@
-"""A synthetic newsroom on disk: MIND's text files or the canonical tables as Parquet, written block by block."""
+"""Files of a synthetic newsroom: MIND's text files or the canonical tables as Parquet, written block by block."""
 
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -15,11 +15,11 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.synthetic.pages import Pages
 
 OPENING = datetime(2020, 5, 1)
-"""The first day of the paper's log."""
+"""First day of the log, as in the paper."""
 
 
 class SplitWriter(Protocol):
-    """Writes one split; `news_ids` turns news numbers into ids."""
+    """Writes one split; `news_ids` has the id of each article number."""
 
     def write_pages(self, pages: Pages, first_user: int, news_ids: pa.StringArray) -> None: ...
 
@@ -29,7 +29,7 @@ class SplitWriter(Protocol):
 
 
 class ParquetSplit:
-    """`news.parquet` and `impressions.parquet`."""
+    """Writes `news.parquet` and `impressions.parquet`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -64,7 +64,7 @@ class ParquetSplit:
 
 
 class MindSplit:
-    """`news.tsv` and `behaviors.tsv`; bodies are left out."""
+    """Writes `news.tsv` and `behaviors.tsv`; bodies are left out."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The words of the synthetic newsroom, read from `lexicon.toml` beside this file."""
+"""Lexicon of the synthetic newsroom, read from `lexicon.toml` in the same folder."""
 
 import tomllib
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ import numpy as np
 from speedyfeed.synthetic.popularity import Ints
 
 Words = dict[str, list[str]]
-"""Words by the name of the gap they fit in: noun, nouns, verb, adjective, person, place, ..."""
+"""Words by the gap of a template they fit into: noun, nouns, verb, adjective, person, place, ..."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lexicon:
-    """Topics, their subtopics, and the words for each."""
+    """Topics, their subtopics, and the words of each."""
 
     topics: tuple[str, ...]
     topic: Ints
@@ -23,17 +23,18 @@ class Lexicon:
     subtopics: tuple[Words, ...]
     """Words of each subtopic."""
     general: Words
-    """Words that fit everywhere."""
+    """Words that fit every topic."""
     names: Words
     """People, places, numbers and times."""
     titles: tuple[str, ...]
-    """Templates with gaps in braces."""
+    """Templates of titles, with gaps in braces."""
     sentences: tuple[str, ...]
+    """Templates of sentences, with gaps in braces."""
 
 
 @cache
 def load_lexicon() -> Lexicon:
-    """The lexicon that ships with the package."""
+    """Load the lexicon that is part of the package."""
     text = tomllib.loads(files(__package__).joinpath("lexicon.toml").read_text(encoding="utf-8"))
     titles, sentences = (text.pop(name).strip().splitlines() for name in ("titles", "sentences"))
     names, general = text.pop("names"), text.pop("general")

@@ -1,9 +1,9 @@
-"""A newsroom with planted interests and a known best score, written as train and dev logs.
+"""A newsroom with planted interests and a known best possible score, written as train and dev logs.
 
-Users have latent tastes over subtopics, news say in words what they are about, and clicks follow taste,
-popularity and freshness, so a model that reads can learn what ids cannot tell: dev comes after train, when
-most of the news are new. Blocks of users and of news are drawn, written and forgotten, each from its own
-seed: memory stays bounded and time grows with the number of clicks.
+Users have latent tastes over subtopics, articles have words of their subtopic, and clicks follow taste,
+popularity and freshness. A model that uses the text can therefore learn what ids cannot tell: dev comes after
+train, when most articles are new. Blocks of users and of articles are drawn, written and discarded, each from
+its own seed, so memory is bounded and time grows with the number of clicks.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,25 +37,25 @@ from speedyfeed.synthetic.world import World, build_world, num_slots_of
 SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet": ParquetSplit}
 USERS_PER_BLOCK = 8192
 NEWS_PER_BLOCK = 4096
-SAMPLE_READERS = 2048
-"""Users that popularity is fitted to."""
+SAMPLE_USERS = 2048
+"""Number of users in the sample that popularity is fitted to."""
 MIN_DAYS = 3
 DEV_SHARE = 1 / 8
-"""Of the days, at least one."""
+"""Share of the days in the dev split, which has at least one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """A kind of newsroom: its default size and how its log begins."""
+    """A kind of newsroom: its default size and the proportions of its log."""
 
     users: int
     news: int
     days: int
     history_share: float
-    """Share of the days whose clicks are only known as histories of train users."""
+    """Share of the days whose clicks appear only as histories of train users."""
     sharpness: float
-    """Exponent on the paper's click shares. A small newsroom cannot have their extremes; the little above 1
-    of a large one makes up for news whose lives are cut off by the ends of the log."""
+    """Exponent on the paper's click shares. A small newsroom cannot have their extremes; slightly above 1 makes up
+    for articles whose lives are cut off by the ends of the log."""
 
 
 SHAPES = {
@@ -66,25 +66,25 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SynthConfig:
-    """Which newsroom to make."""
+    """Settings of a synthetic newsroom."""
 
     users: int | None = None
-    """Number of users; if not given, the shape's."""
+    """Number of users; by default that of the shape."""
     news: int | None = None
-    """Number of news; if not given, the shape's."""
+    """Number of articles; by default that of the shape."""
     days: int | None = None
-    """Length of the log in days; if not given, the shape's."""
+    """Length of the log in days; by default that of the shape."""
     seed: int = 0
-    """The same seed gives the same files, byte for byte."""
+    """Seed of all random draws; equal seeds give equal files, byte for byte."""
     shape: Literal["small", "paper"] = "small"
-    """small: a quick newsroom in the manner of MIND; paper: the size and proportions of the paper's log."""
+    """Size and proportions: small is quick to make and like MIND, paper is like the paper's log."""
     format: Literal["mind", "parquet"] = "mind"
-    """Files to write; only parquet has bodies."""
+    """Format of the files to write; only parquet has article bodies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Newsroom:
-    """A newsroom as it came out; kept in its folder as newsroom.json."""
+    """Facts about a newsroom that was made; saved in its folder as newsroom.json."""
 
     config: SynthConfig
     num_users: int
@@ -93,15 +93,15 @@ class Newsroom:
     num_train_impressions: int
     num_dev_impressions: int
     best_auc: float
-    """AUC on dev of the true preference: no ranking can expect more."""
+    """AUC on dev of the true preferences, the best possible in expectation."""
     popularity_auc: float
-    """AUC on dev of popularity and freshness alone: what can be had without knowing the user."""
+    """AUC on dev of popularity and freshness alone, which need no knowledge of the user."""
     figures: tuple[Figure, ...]
-    """The log beside the paper's."""
+    """Figures of the log beside the paper's."""
 
 
 def synthesize(out: Path, config: SynthConfig, progress: Report | None = None) -> Newsroom:
-    """Write a newsroom to the folder `out`, which appears whole or not at all."""
+    """Write a newsroom to the folder `out`, completely or not at all."""
     shape = _choose_shape(config)
     with new_folder(out) as folder:
         newsroom = _write_newsroom(folder, config, shape, progress or silent)
@@ -110,7 +110,7 @@ def synthesize(out: Path, config: SynthConfig, progress: Report | None = None) -
 
 
 def _choose_shape(config: SynthConfig) -> Shape:
-    """The shape asked for, at the size asked for."""
+    """The requested shape with the requested size."""
     if config.shape not in SHAPES:
         raise InputError(f"shape {config.shape!r}: expected one of {', '.join(SHAPES)}")
     if config.format not in SPLITS:
@@ -126,7 +126,7 @@ def _choose_shape(config: SynthConfig) -> Shape:
         raise InputError(f"days {shape.days}: expected {MIN_DAYS} or more, for a train and a dev split")
     fewest = num_slots_of(shape.days)
     if shape.news < fewest:
-        raise InputError(f"news {shape.news}: expected {fewest} or more; give more news or fewer days")
+        raise InputError(f"news {shape.news}: expected {fewest} or more; raise --news or lower --days")
     return shape
 
 
@@ -136,32 +136,32 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
     world = build_world(
         num_news=shape.news,
         days=shape.days,
-        tastes=draw_tastes(SAMPLE_READERS, lexicon.topic, rng),
-        num_clicks=draw_num_clicks(SAMPLE_READERS, shape.days, rng),
+        tastes=draw_tastes(SAMPLE_USERS, lexicon.topic, rng),
+        num_clicks=draw_num_clicks(SAMPLE_USERS, shape.days, rng),
         sharpness=shape.sharpness,
         rng=rng,
     )
-    number = rng.permutation(shape.news)  # of the news with ids N1, N2, ...: an id tells nothing
+    number = rng.permutation(shape.news)  # of the articles with ids N1, N2, ...: an id carries no information
     news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
     tally = Tally.of(world)
     with ExitStack() as stack:
         train, dev = (
             stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev")
         )
-        progress("users", 0, shape.users)
+        progress("write users", 0, shape.users)
         for block in _draw_blocks(world, shape, config.seed):
             train.write_pages(block.train, block.first_user, news_ids)
             dev.write_pages(block.dev, block.first_user, news_ids)
             tally.add_users(block.visits, block.train, block.dev)
-            progress("users", block.first_user + len(block.visits.taste), shape.users)
+            progress("write users", block.first_user + len(block.visits.taste), shape.users)
         if not tally.num_train_impressions or not tally.num_aucs:
-            raise InputError(f"users {shape.users}: too few for a train and a dev split; give more users")
-        progress("news", 0, shape.news)
+            raise InputError(f"users {shape.users}: too few for a train and a dev split; raise --users")
+        progress("write articles", 0, shape.news)
         for numbers, news in _draw_news(world, number, config.seed, has_bodies=config.format == "parquet"):
             train.write_news(news.filter(pa.array(tally.in_train[numbers])))
             dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
             tally.add_news(news)
-            progress("news", tally.num_written, shape.news)
+            progress("write articles", tally.num_written, shape.news)
     return Newsroom(
         config=config,
         num_users=shape.users,
@@ -177,7 +177,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Block:
-    """Some users and their part of each split."""
+    """A block of users and their part of each split."""
 
     first_user: int
     visits: Visits
@@ -186,7 +186,7 @@ class _Block:
 
 
 def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
-    """All users, some thousands at a time."""
+    """Draw all users, some thousands at a time."""
     topic = load_lexicon().topic
     end = shape.days * DAY_SECONDS
     start = int(end * shape.history_share)
@@ -206,7 +206,7 @@ def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
 def _draw_news(
     world: World, number: Ints, seed: int, *, has_bodies: bool
 ) -> Iterator[tuple[Ints, pa.RecordBatch]]:
-    """All news in the order of their ids, some thousands at a time: their numbers and their rows."""
+    """Draw all articles in the order of their ids, some thousands at a time: their numbers and their rows."""
     lexicon = load_lexicon()
     writer = Writer(lexicon, _rng(seed, 2), with_bodies=has_bodies)
     for block, first in enumerate(range(0, len(number), NEWS_PER_BLOCK)):
@@ -226,5 +226,5 @@ def _draw_news(
 
 
 def _rng(seed: int, *key: int) -> np.random.Generator:
-    """A generator of its own for every part of the newsroom, so that no part depends on how another is cut."""
+    """A separate generator for each part of the newsroom, so that no part depends on how others are divided."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

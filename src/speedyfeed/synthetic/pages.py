@@ -1,4 +1,4 @@
-"""What users of a synthetic newsroom were shown in one split, as flat arrays of news numbers."""
+"""Impressions of one split of a synthetic newsroom, as flat arrays of article numbers."""
 
 from dataclasses import dataclass
 
@@ -13,33 +13,34 @@ from speedyfeed.synthetic.world import World
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
-    """Impressions of a block of users, by user and time."""
+    """Impressions of a block of users, ordered by user and time."""
 
     user: Ints
     """Position of the user in the block."""
     time: Ints
     """Seconds since the newsroom opened."""
     slot: Ints
+    """Time slot of the impression."""
     history: Ragged
-    """By impression: what the user clicked before the split, oldest first."""
+    """Articles the user clicked before the split, by impression, oldest first."""
     candidates: Ragged
-    """By impression: the news shown, in the order shown."""
+    """Articles shown, by impression, in the order shown."""
     is_clicked: NDArray[np.bool_]
-    """Beside each candidate."""
+    """Whether each candidate was clicked."""
 
     @property
     def row(self) -> Ints:
-        """Impression of each candidate."""
+        """Index of each candidate's impression."""
         return np.repeat(np.arange(len(self.user)), self.candidates.lengths)
 
     def pick(self, wanted: NDArray[np.bool_]) -> Ragged:
-        """The wanted candidates of every impression."""
+        """Select the wanted candidates of every impression."""
         lengths = np.bincount(self.row[wanted], minlength=len(self.user))
         return Ragged(values=self.candidates.values[wanted], offsets=offsets_of(lengths))
 
 
 def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: np.random.Generator) -> Pages:
-    """The visits with a click from second `start` to `end`; history is what was clicked before `history_end`."""
+    """Impressions of the visits with a click from second `start` to `end`; histories end at `history_end`."""
     num_clicks = np.bincount(visits.clicked_visit, minlength=len(visits.user))
     chosen = (start <= visits.time) & (visits.time < end) & (num_clicks > 0)
     news = np.concatenate([visits.clicked, visits.skipped])
@@ -63,14 +64,14 @@ def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: 
 
 
 def score_pages(world: World, pages: Pages, taste: Floats) -> tuple[Floats, Floats]:
-    """For each candidate the best possible score, and the same for a user nobody knows."""
+    """Best possible score of each candidate, and the best one for an unknown user."""
     news, row = pages.candidates.values, pages.row
     anyone = world.score(news, pages.slot[row])
     return anyone + taste[pages.user[row], world.subtopic[news]], anyone
 
 
 def auc_by_impression(pages: Pages, score: Floats) -> Floats:
-    """AUC of every impression that has both clicked and skipped news; a tie counts half."""
+    """AUC of every impression with both clicked and skipped articles; a tie counts half."""
     row = pages.row
     order = np.lexsort((score, row))
     row, score, is_clicked = row[order], score[order], pages.is_clicked[order]

@@ -1,7 +1,7 @@
-"""How clicks spread over the news of a synthetic newsroom: a long tail like the paper's, fading with age.
+"""Popularity of the articles of a synthetic newsroom: a long tail like the paper's, fading with age.
 
-Out of the number of news and a sample of users comes one weight per news, such that the clicks these users
-are expected to make follow the paper's table "long-tail property". Seconds, at any size.
+The number of articles and a sample of users give one weight per article, such that the expected clicks of these
+users follow the paper's table "long-tail property". Takes seconds at any size.
 """
 
 import math
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 SLOT_SECONDS = 3 * 3600
 SLOTS_PER_DAY = 24 * 3600 // SLOT_SECONDS
 LIFE = 3 * SLOTS_PER_DAY
-"""Slots a news lives; then it is no longer shown."""
+"""Slots for which an article is shown."""
 FADE_CLICKED = np.exp(-np.arange(LIFE) / 5.0)
-"""By age in slots: how attractive a news still is."""
+"""Attractiveness of an article by its age in slots."""
 FADE_SHOWN = np.exp(-np.arange(LIFE) / 5.5)
-"""By age in slots: how prominently it is still shown."""
+"""Exposure of an article by its age in slots."""
 
-# The paper's click shares (top 1% of news: 59.53% ... top 30%: 98.97%) are, within 0.3 points,
+# The paper's click shares (top 1% of articles: 59.53% ... top 30%: 98.97%) are, within 0.3 points,
 # share(top x) = cdf(A + B ppf(x)) of the normal distribution.
 TAIL_A, TAIL_B = 2.918, 1.151
-# Within the top 1%, of which the paper says no more, popularity falls exponentially by exp(HEAD_FALL) in all,
+# Within the top 1%, where the paper gives no detail, popularity falls exponentially by exp(HEAD_FALL) in all,
 # which meets the curve where the head ends.
 HEAD, HEAD_FALL = 0.01, 2.14
 PPF = NormalDist().inv_cdf
@@ -34,14 +34,14 @@ FIT_ROUNDS = 30
 
 
 def long_tail(num_news: int, sharpness: float) -> Floats:
-    """Click shares of the news, most popular first; sharpness 1 gives the paper's."""
+    """Click shares of the articles, most popular first; sharpness 1 gives the paper's."""
     left = np.array([_share_left(x) for x in np.linspace(0, 1, num_news + 1)])
     share = (left[:-1] - left[1:]) ** sharpness
     return np.asarray(share / share.sum())
 
 
 def _share_left(x: float) -> float:
-    """Share of all clicks that the top fraction x of the news leave to the others; exact where it is tiny."""
+    """Share of all clicks that are not on the top fraction x of the articles; exact where it is tiny."""
     if x >= 1:
         return 0.0
     left = math.erfc((TAIL_A + TAIL_B * PPF(max(x, HEAD))) / math.sqrt(2)) / 2
@@ -51,9 +51,9 @@ def _share_left(x: float) -> float:
 
 
 def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floats:
-    """The shares news need if users keep to one click where they are drawn to a news several times.
+    """Correct click shares for users who draw an article several times but click it only once.
 
-    A user is drawn to a news Poisson(clicks x appetite x share) times and clicks it if that is not zero.
+    A user draws an article Poisson(clicks x appetite x share) times and clicks it if that is not zero.
     """
     drawn = num_clicks[:, None] * appetite / appetite.mean(axis=1, keepdims=True)
     needed = np.geomspace(share.min(), 10 * share.max(), 100)
@@ -62,10 +62,10 @@ def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floa
 
 
 def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, appetite: Floats) -> Floats:
-    """Weights with which the expected clicks of each news are in proportion to `share`.
+    """Fit weights with which the expected clicks of each article are proportional to `share`.
 
-    Expected clicks are weight x reach. The reach of a cell (slot, subtopic) is how open users are to its
-    news among the competition, which depends on the weights: a fixed point, found by damped rounds.
+    Expected clicks are weight x reach. The reach of a cell (slot, subtopic) is the users' appetite for it relative
+    to all competing articles, which depends on the weights: a fixed point, found by damped iterations.
     """
     mass = np.zeros((num_slots, appetite.shape[1]))
     np.add.at(mass, (born, subtopic), share)
@@ -75,7 +75,7 @@ def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, ap
         for age in range(LIFE):
             living[age:] += FADE_CLICKED[age] * (mass * correction)[: num_slots - age]
         chance = (1 / (living @ appetite.T)) @ appetite
-        chance[:LIFE] = chance[LIFE:].mean(axis=0)  # as if there had been users before they came
+        chance[:LIFE] = chance[LIFE:].mean(axis=0)  # as if there had been users before the log begins
         reach, lived = np.zeros_like(mass), np.zeros((num_slots, 1))
         for age in range(LIFE):
             reach[: num_slots - age] += FADE_CLICKED[age] * chance[age:]

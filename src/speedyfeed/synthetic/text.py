@@ -1,13 +1,13 @@
-"""What the news of a synthetic newsroom say: titles, abstracts and bodies in readable English.
+"""Texts of a synthetic newsroom: titles, abstracts and bodies in readable English.
 
-A sentence is a template whose gaps are filled with words of the news's subtopic, of its topic, of other
-topics and of no topic, and with made-up people and places:
+A sentence is a template whose gaps are filled with words of the article's subtopic, of its topic, of other topics
+and of no topic, and with invented people and places:
 
     These {number} {adjective} {nouns} {verb} more {nouns} than any {noun}
     These thirty icy mittens explained more snowstorms than any survey
 
-Titles and abstracts are written anew for every news, about 8 microseconds each. A body strings together
-sentences from a bank written once per subtopic, so that hundreds of millions of words are affordable.
+Titles and abstracts are written for every article, about 8 microseconds each. A body joins sentences from a bank
+written once per subtopic, so that hundreds of millions of words are affordable.
 """
 
 import re
@@ -21,18 +21,18 @@ from speedyfeed.synthetic.lexicon import Lexicon, Words
 from speedyfeed.synthetic.popularity import Ints
 
 FROM_SUBTOPIC, FROM_TOPIC, FROM_ELSEWHERE, FROM_GENERAL = 0.55, 0.15, 0.1, 0.2
-"""Chances that a gap is filled with a word of the subtopic, of its topic, of another topic, of none."""
+"""Probabilities that a gap is filled with a word of the subtopic, of its topic, of another topic, of none."""
 POOL_WORDS = 1000
 BANK_SENTENCES = 2000
 FEWEST_SENTENCES, MEAN_SENTENCES = 3, 34.4
-"""Of a body."""
+"""Minimum and mean number of sentences of a body."""
 
 Template = tuple[str, tuple[str, ...]]
 """A pattern with %s for its gaps, and the names of the gaps."""
 
 
 class Writer:
-    """Writes news about given subtopics; `rng` chooses the words each subtopic has at hand."""
+    """Writes articles about given subtopics; `rng` draws the words available to each subtopic."""
 
     def __init__(self, lexicon: Lexicon, rng: np.random.Generator, *, with_bodies: bool) -> None:
         self._titles = _templates(lexicon.titles)
@@ -43,17 +43,17 @@ class Writer:
         self._bank = pa.array([f"{text}." for text in self._write(self._sentences, about, rng)], pa.string())
 
     def write_titles(self, subtopic: Ints, rng: np.random.Generator) -> list[str]:
-        """A title for each news, about 11 words."""
+        """Write a title for each article, about 11 words."""
         return self._write(self._titles, subtopic, rng)
 
     def write_abstracts(self, subtopic: Ints, rng: np.random.Generator) -> list[str]:
-        """Two sentences for each news, about 36 words."""
+        """Write an abstract of two sentences for each article, about 36 words."""
         first = self._write(self._sentences, subtopic, rng)
         second = self._write(self._sentences, subtopic, rng)
         return [f"{a}. {b}." for a, b in zip(first, second, strict=True)]
 
     def write_bodies(self, subtopic: Ints, rng: np.random.Generator) -> pa.StringArray:
-        """A body for each news, about 610 words, most shorter and some much longer."""
+        """Write a body for each article, about 610 words on average, most shorter and some much longer."""
         more = rng.gamma(2.0, (MEAN_SENTENCES - FEWEST_SENTENCES) / 2.0, len(subtopic))
         num_sentences = FEWEST_SENTENCES + rng.poisson(more)
         about = np.repeat(subtopic, num_sentences)
@@ -79,7 +79,7 @@ def _templates(lines: tuple[str, ...]) -> list[Template]:
 
 
 def _draw_pool(lexicon: Lexicon, subtopic: int, rng: np.random.Generator) -> Words:
-    """POOL_WORDS words for every gap, mixed as the chances above say, so that a gap costs one draw."""
+    """Draw POOL_WORDS words for every gap, mixed by the FROM_ probabilities, so that a gap costs one draw."""
     related = lexicon.topic == lexicon.topic[subtopic]
     pool = {gap: _sample(names, POOL_WORDS, rng) for gap, names in lexicon.names.items()}
     for gap, own in lexicon.subtopics[subtopic].items():

@@ -1,17 +1,17 @@
-"""The news of a synthetic newsroom: when each is born, what it is about, who would click it and who is shown it.
+"""Articles of a synthetic newsroom: when each is published, its subtopic, who would click it and who is shown it.
 
-News are numbered by (birth slot, subtopic), so the news of one slot, or of one subtopic in it, are neighbours
-and a draw among them is one search in running sums:
+Articles are numbered by (birth slot, subtopic), so those of one slot, or of one subtopic in it, are consecutive
+and a draw among them is one search in cumulative sums:
 
     slot      0         0         0      1         1
     subtopic  football  football  music  football  wine
     news      0         1         2      3         4
 
-A click is drawn from P(news | user, time), proportional to weight x appetite x fade(age). What else a visit
-shows is drawn from Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so
-that a news is among it with chance 1 - exp(-SHOWN x Q), independently of the others. Given the candidates of
-a visit, the chance that a news is the clicked one is then in proportion to P / (1 - exp(-SHOWN x Q)): the best
-score a ranking can use. Memory is a few arrays as long as the news; a draw costs about half a microsecond.
+A click is drawn from P(news | user, time), proportional to weight x appetite x fade(age). The other articles of
+a visit are drawn from Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so
+an article is among them with probability 1 - exp(-SHOWN x Q), independently of the others. Given the candidates
+of a visit, the probability that an article is the clicked one is then proportional to P / (1 - exp(-SHOWN x Q)):
+the best possible score. Memory is a few numbers per article; a draw costs about half a microsecond.
 """
 
 from dataclasses import dataclass
@@ -31,38 +31,38 @@ from speedyfeed.synthetic.popularity import (
 )
 
 SHOWN = 15.0
-"""Draws of news shown beside the clicked ones in a visit; repeats among them count once."""
+"""Mean number of draws of articles shown with the clicked ones in a visit; repeats count once."""
 EXPOSURE = 0.9
-"""Exponent: a popular news is shown more, but not as much more as it is clicked."""
+"""Exponent of exposure: popular articles are shown more, but less than in proportion to their clicks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """All news of a newsroom and the tables to draw them from. Slots count from LIFE before the users come."""
+    """All articles of a newsroom and the tables to draw them from; slots count from LIFE before the log begins."""
 
     born: Ints
-    """Birth slot of each news, ascending."""
+    """Birth slot of each article, ascending."""
     subtopic: Ints
-    """Subtopic of each news, ascending within a slot."""
+    """Subtopic of each article, ascending within a slot."""
     weight: Floats
-    """Popularity of each news."""
+    """Popularity of each article."""
     clicked: "CellDraw"
-    """By subtopic."""
+    """Table of clicked articles, by subtopic."""
     shown: "CellDraw"
-    """All subtopics together, as one kind."""
+    """Table of shown articles, all subtopics together."""
 
     def draw_clicked(self, appetite: Floats, slot: Ints, rng: np.random.Generator) -> Ints:
-        """One news a row, clicked by a user with the appetite (rows, subtopics) of that row."""
+        """Draw one article per row, clicked by a user with the appetite (rows, subtopics) of that row."""
         sums = (appetite * self.clicked.mass[slot]).cumsum(axis=1)
         target = rng.random(len(slot)) * sums[:, -1]
         return self.clicked.draw(slot, (sums <= target[:, None]).sum(axis=1), rng)
 
     def draw_shown(self, slot: Ints, rng: np.random.Generator) -> Ints:
-        """One news a row, shown whoever is reading."""
+        """Draw one article per row, shown to any user."""
         return self.shown.draw(slot, np.zeros_like(slot), rng)
 
     def score(self, news: Ints, slot: Ints) -> Floats:
-        """The best score for a user nobody knows; a user's taste adds to it."""
+        """Best possible score for an unknown user; add a known user's taste to it."""
         age, weight = slot - self.born[news], self.weight[news]
         draws = SHOWN * weight**EXPOSURE * FADE_SHOWN[age] / self.shown.mass[slot, 0]
         score: Floats = np.log(weight * FADE_CLICKED[age] / -np.expm1(-draws))
@@ -71,19 +71,19 @@ class World:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellDraw:
-    """Draws living news of a kind: first their age, then one of the cell (slot, kind) that it names."""
+    """Draws living articles of a kind: first the age, then an article of that cell (slot, kind)."""
 
     mass: Floats
-    """(slots, kinds): what all living news of a kind weigh together."""
+    """(slots, kinds) total weight of the living articles of a kind."""
     age_sums: Floats
-    """(slots, kinds, LIFE): running sums of the same over age."""
+    """(slots, kinds, LIFE) cumulative sums of that weight over age."""
     first: Ints
-    """(slots x kinds + 1): where each cell begins."""
+    """(slots x kinds + 1) first article of each cell."""
     sums: Floats
-    """(news + 1): running sums of all weights."""
+    """(news + 1) cumulative sums of all weights."""
 
     def draw(self, slot: Ints, kind: Ints, rng: np.random.Generator) -> Ints:
-        """One news of each kind at each slot."""
+        """Draw one article for each pair of slot and kind."""
         ages = self.age_sums[slot, kind]
         target = rng.random(len(slot)) * ages[:, -1]
         age = (ages <= target[:, None]).sum(axis=1)
@@ -97,12 +97,12 @@ class CellDraw:
 def build_world(
     *, num_news: int, days: int, tastes: Floats, num_clicks: Ints, sharpness: float, rng: np.random.Generator
 ) -> World:
-    """News from LIFE slots before the users come until the end of the last day.
+    """Build the articles from LIFE slots before the log begins until the end of its last day.
 
-    `tastes` (users, subtopics) and `num_clicks` are a sample of users, to fit popularity to.
+    `tastes` (users, subtopics) and `num_clicks` are of a sample of users that popularity is fitted to.
     """
     num_slots, num_subtopics = num_slots_of(days), tastes.shape[1]
-    # Popular news are dealt out like cards, so that no slot gets many more of them than another.
+    # Popular articles are distributed evenly, so that no slot gets many more of them than another.
     rounds = np.tile(np.arange(num_slots), (-(-num_news // num_slots), 1))
     born = rng.permuted(rounds, axis=1).ravel()[:num_news]
     subtopic = rng.integers(num_subtopics, size=num_news)
@@ -121,7 +121,7 @@ def build_world(
 
 
 def num_slots_of(days: int) -> int:
-    """Slots in which news are born: the period, and one life before it."""
+    """Slots in which articles are published: the log, and one life before it."""
     return LIFE + days * SLOTS_PER_DAY
 
 

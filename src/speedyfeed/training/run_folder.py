@@ -2,7 +2,7 @@
 
 RUN/
   run.json        settings, store, precision, versions: what ran
-  words.parquet   document frequencies, so that later news are refined alike
+  document_frequencies.parquet  so that later articles are refined alike
   metrics.jsonl   a line per logged step; tensorboard/ has the same
   checkpoints/    step-N/: all it takes to resume; the newest few
   initial.safetensors  the weights it began with, to be blended with the last
@@ -21,7 +21,8 @@ from typing import Any
 
 from speedyfeed import __version__
 from speedyfeed.batching.batches import BatchConfig
-from speedyfeed.data.store import MANIFEST, Store
+from speedyfeed.data.manifest import MANIFEST
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.models.baselines import WordConfig
@@ -108,7 +109,7 @@ class RunFolder:
         self.initial_weights = path / "initial.safetensors"
         self.best = path / "best"
         self.model = path / "model"
-        self.words = path / "words.parquet"
+        self.document_frequencies = path / DOCUMENT_FREQUENCIES
 
     @property
     def config(self) -> RunConfig:
@@ -137,17 +138,16 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     """Make a run folder; one that has a run already is refused."""
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
-    vocabulary = {"vocabulary": store.vocabulary} if config.recommender.reads_words else {}
     facts = {
         "speedyfeed": __version__,
         "config": _plain(config),
         "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
-        "text": {name: store.manifest[name] for name in ("settings", "statistics")} | vocabulary,
+        "text": store.text_facts.to_json(),
     }
     with new_folder(path) as folder:
         write_json(folder / RUN, facts)
-        if (store.path / "words.parquet").exists():
-            shutil.copyfile(store.path / "words.parquet", folder / "words.parquet")
+        if (store.path / DOCUMENT_FREQUENCIES).exists():
+            shutil.copyfile(store.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
     return RunFolder(path, facts)
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import LoaderState
-from speedyfeed.data.store import WORDS, Store
-from speedyfeed.encoding.articles import Articles
+from speedyfeed.data.manifest import TextFacts
+from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.ids import id_maps_of
-from speedyfeed.encoding.tokens import open_packed
+from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import InitConfig
 from speedyfeed.models.id_maps import UNKNOWN
@@ -65,8 +65,12 @@ class Trainer:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        tokenizer = store.path / WORDS if self.model.news.reads_words else config.news.encoder
-        self.model.news.packer = Articles(run.facts["text"], words=run.words, plm=str(tokenizer))
+        tokenizer = store.word_tokenizer if self.model.news.reads_words else config.news.encoder
+        self.model.news.packer = Articles(
+            TextFacts.from_json(run.facts["text"]),
+            document_frequencies=run.document_frequencies,
+            encoder=str(tokenizer),
+        )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
         self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
@@ -83,7 +87,7 @@ class Trainer:
         )
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
-        self.news = open_packed(store, words=self.model.news.reads_words, id_maps=self.model.id_maps)
+        self.news = open_packed(store, word_tokens=self.model.news.reads_words, id_maps=self.model.id_maps)
         self.workflow = Workflow(
             self.model,
             self.loss,
@@ -256,12 +260,12 @@ class Trainer:
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
-    tokenizer = load_tokenizer(str(store.path / WORDS) if config.reads_words else config.news.encoder)
-    settings = store.manifest["settings"]
-    if not config.reads_words and checksum_of(tokenizer) != settings["tokenizer"]:
+    tokenizer = load_tokenizer(str(store.word_tokenizer) if config.reads_words else config.news.encoder)
+    settings = store.manifest.settings
+    if not config.reads_words and checksum_of(tokenizer) != settings.tokenizer:
         raise InputError(
-            f"{store.path}: holds tokens of encoder {settings['plm']!r}, and those of {config.news.encoder!r} are "
-            f"others; prepare the log again with --plm {config.news.encoder}"
+            f"{store.path}: holds tokens of encoder {settings.encoder!r}, and those of {config.news.encoder!r} "
+            f"are others; prepare the log again with --encoder {config.news.encoder}"
         )
     return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
 

@@ -1,7 +1,7 @@
-"""Raw logs of any known format as canonical tables; see docs/formats.md for what each format looks like.
+"""Readers that turn raw logs into canonical tables; docs/formats.md describes each format.
 
-Opening looks at file names only. Reading streams Arrow batches of some thousand rows, checks every one of
-them, and reports the first broken line as `path:line: found X, expected Y; what to do`.
+Opening uses file names only. Reading streams Arrow batches of some thousand rows, checks every row, and reports
+the first broken line as `path:line: found X, expected Y; what to do`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,18 @@ from speedyfeed.errors import InputError
 
 
 class Reader(Protocol):
-    """What a module of this package offers for its format."""
+    """Interface of the modules of this package: one reader per format."""
 
     FILES: str
-    """What the folder must hold, for messages."""
+    """Files a folder of this format must have, for messages."""
 
-    def recognises(self, folder: Path) -> bool: ...
-    def open_splits(self, folder: Path) -> tuple[Split, ...]: ...
+    def recognises(self, folder: Path) -> bool:
+        """Whether the files of the folder are named as in this format."""
+        ...
+
+    def open_splits(self, folder: Path) -> tuple[Split, ...]:
+        """Splits of the folder, in the order train, dev, test, not yet read."""
+        ...
 
 
 _READERS: Mapping[str, Reader] = {
@@ -38,7 +43,7 @@ FORMATS = tuple(_READERS)
 
 
 def open_logs(folder: Path, format: str | None = None) -> Logs:
-    """The splits of a folder of logs, in the order train, dev, test; format None is recognised by its files."""
+    """Open all splits of a folder of logs, in the order train, dev, test; None recognises the format."""
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected a folder of logs; check the path")
     if format is None:
@@ -51,9 +56,10 @@ def open_logs(folder: Path, format: str | None = None) -> Logs:
 def open_split(
     folder: Path, split: str | None = None, format: str | None = None, *, prefer: Sequence[str] = TO_RANK
 ) -> Logs:
-    """One split to rank, the last, and before it the train split, if any: some logs keep histories only there.
+    """Open one split to rank, preceded by the train split if there is one, which may hold its histories.
 
-    The split asked for, or the preferred one that is there. A folder that is itself a split goes by any name.
+    The split is `split`, or the first preferred one that exists. A folder that is itself a split may have any
+    name.
     """
     logs = open_logs(folder, format)
     if len(logs.splits) == 1 and not find_splits(folder):

@@ -1,10 +1,10 @@
-"""Adressa: JSON events, one a line, one file a day named by its date (`20170101`); the last day is dev.
+"""Adressa: JSON events, one per line, one file per day named by its date (`20170101`); the last day is dev.
 
     {"userId": "cx:7", "time": 1483225200, "id": "a1", "title": "Snø i natt", "category1": "nyheter|vær"}
 
 There are no impressions: an event with a news id is one click, with nothing skipped. An event without one is a
-visit to a front page and says nothing of news. Titles come from the events of all days, the first one counts;
-there is no abstract and no body.
+visit to a front page and is left out. Titles come from the events of all days, the first of an id is used; there
+is no abstract and no body.
 """
 
 import re
@@ -103,7 +103,7 @@ def _read_clicks(days: tuple[Path, ...]) -> Iterator[pa.RecordBatch]:
 
 
 def _read_events(path: Path) -> Iterator[pa.RecordBatch]:
-    """The events that have a news id, each with a user and a time."""
+    """Events with a news id, each with a user and a time."""
     for lines in read_lines(path):
         events = _parse(lines)
         has_id = pc.greater(pc.binary_length(events["id"]), 0).fill_null(False)
@@ -140,7 +140,7 @@ def _parse_json(texts: pa.StringArray) -> pa.RecordBatch:
 
 
 def _find_error(line: pa.StringScalar) -> str | None:
-    """What the parser says of a line on its own."""
+    """Error of the parser for a single line, or None."""
     try:
         num_events = len(_parse_json(pa.array([line])))
     except pa.ArrowInvalid as error:

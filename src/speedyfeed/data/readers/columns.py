@@ -1,4 +1,4 @@
-"""Columns of a Parquet file, checked against a schema and cast to it, some thousand rows at a time."""
+"""Columns of a Parquet file, checked against a schema and cast to it, a few thousand rows at a time."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ BATCH_ROWS = 8192
 
 
 def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The columns `schema` names, in its types; only one with a default may be absent or null."""
+    """Read the columns of `schema` in its types; only a column with a default may be absent or null."""
     with _open(path) as file:
         present = [field.name for field in schema if _is_present(path, field, file.schema_arrow, defaults)]
         if not file.metadata.num_rows:
@@ -37,7 +37,7 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 def _is_present(path: Path, field: pa.Field, found: pa.Schema, defaults: Mapping[str, Any]) -> bool:
-    """Whether the file has the column; a type that cannot stand for the field's is an error."""
+    """Whether the file has the column; a type that cannot be cast to the field's is an error."""
     if field.name not in found.names:
         if field.name not in defaults:
             names = ", ".join(found.names)
@@ -94,14 +94,14 @@ def _column(
 
 
 def _unview(views: pa.Array) -> pa.ListArray:
-    """List views as lists, put together anew: Arrow 26 casts them with broken offsets."""
+    """Rebuild list views as lists: Arrow 26 casts them with broken offsets."""
     offsets = np.zeros(len(views) + 1, dtype=np.int32)
     np.cumsum(views.value_lengths().fill_null(0).to_numpy(), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), views.flatten(), mask=views.is_null())
 
 
 def _first_null(column: pa.Array, field: pa.Field) -> int | None:
-    """The first row that is null, or is a list with a null in it, where the field does not allow that."""
+    """First row that is null, or a list with a null in it, where the field does not allow that."""
     if column.null_count and not field.nullable:
         return int(pc.index(column.is_null(), True).as_py())
     if _is_list(field.type) and column.flatten().null_count:

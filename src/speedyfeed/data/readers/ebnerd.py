@@ -1,6 +1,6 @@
-"""EB-NeRD: one `articles.parquet`, and per split `behaviors.parquet` and `history.parquet`, with integer ids.
+"""EB-NeRD: one `articles.parquet`, and `behaviors.parquet` and `history.parquet` per split, with integer ids.
 
-A user's history is the same for the whole split and stored once, so it is held in memory (four bytes a click)
+A user's history is the same for the whole split and stored once, so it is held in memory (four bytes per click)
 and gathered for each impression. The test split has no clicks and its impressions are unlabelled.
 """
 
@@ -104,20 +104,20 @@ def _read_impressions(behaviors: Path, history: Path) -> Iterator[pa.RecordBatch
 
 
 def _load_histories(path: Path) -> tuple[NDArray[np.int64], pa.ListArray]:
-    """Every user, in order, and what each clicked before the split began, oldest first."""
+    """All user ids, ascending, and the clicks of each before the split began, oldest first."""
     table = pa.Table.from_batches(read_columns(path, _HISTORY, _DEFAULTS)).sort_by("user_id").combine_chunks()
     return table["user_id"].to_numpy(), table["article_id_fixed"].chunk(0)
 
 
 def _positions(users: NDArray[np.int64], wanted: pa.Int64Array) -> pa.Int64Array:
-    """Where each wanted user is among the sorted users, null where it is not."""
+    """Position of each wanted user among the sorted users; null where it is not among them."""
     wanted = wanted.to_numpy()
     positions = np.searchsorted(users, wanted).clip(max=len(users) - 1)
     return pa.array(positions, mask=users[positions] != wanted)
 
 
 def _skipped(shown: pa.ListArray, clicked: pa.ListArray) -> pa.ListArray:
-    """What was shown and not clicked; nothing where the clicks are not known."""
+    """Articles shown but not clicked; empty where the clicks are unknown."""
     rows = pc.list_parent_indices(shown).to_numpy()
     was_clicked = np.isin(_keys(shown), _keys(clicked))
     is_known = clicked.is_valid().to_numpy(zero_copy_only=False)
@@ -125,7 +125,7 @@ def _skipped(shown: pa.ListArray, clicked: pa.ListArray) -> pa.ListArray:
 
 
 def _keys(lists: pa.ListArray) -> NDArray[np.int64]:
-    """Row and id of every value as one number: the same id in two rows makes two keys."""
+    """Row and id of every value as one number, so that equal ids in two rows have different keys."""
     rows: NDArray[np.int64] = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
     ids: NDArray[np.int32] = lists.flatten().to_numpy()
     return (rows << 32) + ids

@@ -1,4 +1,4 @@
-"""Where a log keeps its splits: `train/`, `dev/` and `test/` below one folder, or the folder is one split."""
+"""Folders of the splits of a log: `train/`, `dev/` and `test/` below one folder, or the folder itself."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _ALIASES = {"valid": "dev", "validation": "dev"}
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """Folder of each split below `folder`, in the order train, dev, test; empty if there is none."""
+    """Find the folder of each split below `folder`, in the order train, dev, test; empty if there is none."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         name = split_name(path)
@@ -24,18 +24,18 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 
 def split_name(folder: Path) -> str:
-    """The split a folder's own name stands for, if any: `validation/` is dev."""
+    """Split that a folder is named after, aliases resolved (`validation/` is dev); else the folder's own name."""
     return _ALIASES.get(folder.name, folder.name)
 
 
 def find_split_or_self(folder: Path) -> dict[str, Path]:
-    """As `find_splits`, or the folder as one split: its own name if that is a split's, else test."""
+    """Find the splits below `folder`, or take it as one split: the one it is named after, or test."""
     name = split_name(folder.resolve())
     return find_splits(folder) or {name if name in SPLITS else "test": folder}
 
 
 def require_file(path: Path, expected: str) -> Path:
-    """The path of a file that must be there; `expected` says which files a log of this format has."""
+    """Return the path of a file that must exist; `expected` lists the files of the format."""
     if not path.is_file():
         raise InputError(f"{path}: found no such file, expected {expected}; add the file")
     return path

@@ -1,9 +1,9 @@
-"""MIND: per split a `news.tsv` and a `behaviors.tsv`, tab-separated, no header, no quoting.
+"""MIND: `news.tsv` and `behaviors.tsv` per split, tab-separated, no header, no quoting.
 
     58376  U81994  11/12/2019 2:14:46 PM  N138 N64727  N11817-0 N26572-1
 
 becomes one impression with history [N138, N64727], clicked [N26572] and skipped [N11817]. In a test split the
-labels are absent and only `candidates` is filled. About 5 microseconds an impression on one core.
+labels are absent and only `candidates` is filled. About 5 microseconds per impression on one core.
 """
 
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _read_impressions(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _parse_times(lines: Lines, times: pa.StringArray) -> pa.TimestampArray:
-    """`11/12/2019 2:14:46 PM`, month first, with or without leading zeros."""
+    """Parse `11/12/2019 2:14:46 PM`: month first, with or without leading zeros."""
     expected = "month/day/year hour:minute:second AM or PM, as 11/12/2019 2:14:46 PM"
     parts = pc.extract_regex(times, _TIME)
     lines.check(parts.is_valid(), lambda row: f"time {quote(times[row])}", expected, "correct the time")
@@ -104,7 +104,7 @@ def _two_digits(numbers: pa.StringArray) -> pa.StringArray:
 
 
 def _split_labels(lines: Lines, shown: pa.ListArray) -> tuple[pa.ListArray, pa.ListArray, pa.ListArray]:
-    """Clicked, skipped and all candidates; a row without any label is unlabelled and has candidates only.
+    """Split candidates into clicked, skipped and all; a row without any label has candidates only.
 
     [N1-1, N2-0] -> [N1], [N2], [N1, N2]        [N1, N2] -> [], [], [N1, N2]
     """
@@ -125,7 +125,7 @@ def _split_labels(lines: Lines, shown: pa.ListArray) -> tuple[pa.ListArray, pa.L
 
 
 def _may_lack_label(shown: pa.ListArray) -> pa.BooleanArray:
-    """Which candidates are of a row without any label; one that ends in a dash and a digit has a label."""
+    """Whether each candidate is of a row without any label; a dash and a digit at the end are a label."""
     rows = pc.list_parent_indices(shown).to_numpy()
     has_label = pc.match_substring_regex(shown.values, "-[0-9]$").to_numpy(zero_copy_only=False)
     num_labels = np.bincount(rows, weights=has_label, minlength=len(shown))

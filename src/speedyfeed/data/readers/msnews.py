@@ -1,10 +1,10 @@
-"""Microsoft News as the paper records it: one line a user, with all impressions of that user in time order.
+"""Microsoft News as the paper records it: one line per user, with all impressions of that user in time order.
 
     U7#17#2019-11-11 09:05:58#N3#N1 N2    18#2019-11-12 20:14:00#N4 N9#N6
     user#id#time#clicked#impressed <tab>  id#time#clicked#impressed ...
 
-"Impressed" are the news shown but not clicked. One `news.tsv` with bodies serves all splits. There is no history
-beside the record itself, and no order in which the news were shown.
+"Impressed" are the articles shown but not clicked. One `news.tsv` with bodies serves all splits. The record
+itself is the whole history; the order in which articles were shown is unknown.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
 
 
 def read_news(path: Path) -> Iterator[pa.RecordBatch]:
-    """News with the canonical columns in their order, tab-separated."""
+    """Read articles with the canonical columns in their order, separated by tabs."""
     for lines in read_lines(path):
         yield pa.record_batch(lines.split(tuple(NEWS.names)), schema=NEWS)
 

@@ -1,6 +1,6 @@
-"""The canonical tables themselves as Parquet, so that any warehouse can feed us.
+"""Canonical tables as Parquet, so that any warehouse can export them.
 
-Per split `news.parquet` and `impressions.parquet`, or folders `news/` and `impressions/` of part files. Ids
+Every split has `news.parquet` and `impressions.parquet`, or folders `news/` and `impressions/` of part files. Ids
 may be integers; strings, lists and times may have any width.
 """
 
@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "history": [],
     "candidates": None,
 }
-"""What stands for a column that is absent or a value that is null; a column not named here must be there."""
+"""Values for absent columns and for nulls; a column without a default is required."""
 
 
 def recognises(folder: Path) -> bool:
@@ -48,7 +48,7 @@ def _open_split(name: str, folder: Path) -> Split:
 
 
 def _parts(folder: Path, table: str) -> tuple[Path, ...]:
-    """The table's one file, or its part files in name order."""
+    """The single file of a table, or its part files ordered by name."""
     file = folder / f"{table}.parquet"
     return (file,) if file.is_file() else tuple(sorted((folder / table).glob("*.parquet")))
 

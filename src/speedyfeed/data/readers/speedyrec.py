@@ -1,10 +1,10 @@
 """The files of SpeedyRec, the paper's own code: `DocFeatures.tsv` and numbered `ProtoBuf_*.tsv`, which are text.
 
-    train  U7 <tab> N3;N5&N1;N2|N4&N6           one line a user: clicked & skipped of each impression
-    dev    U7 <tab> N3;N5 <tab> N4 <tab> N6     one line an impression: history, clicked, skipped
+    train  U7 <tab> N3;N5&N1;N2|N4&N6           one line per user: clicked & skipped of each impression
+    dev    U7 <tab> N3;N5 <tab> N4 <tab> N6     one line per impression: history, clicked, skipped
 
-They hold no impression ids and no times, so impressions are numbered and each is one second after the one
-before it: a stand-in that keeps the order and puts dev after train.
+The files have neither impression ids nor times. Impressions are numbered, and each is placed one second after the
+one before, which preserves their order and puts dev after train.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from speedyfeed.errors import InputError
 FILES = "DocFeatures.tsv, traindata/ProtoBuf_*.tsv and testdata/impressions/ProtoBuf_*.tsv"
 
 _FOLDERS = {"train": ("traindata", "."), "dev": ("testdata/impressions", "testdata")}
-"""Where the files of a split may be: the first folder that has any. The test data has labels, so it is dev."""
+"""Folders where the files of a split may be; the first that has any is used. `testdata` has labels: it is dev."""
 
 _START = {"train": datetime(1970, 1, 1), "dev": datetime(2000, 1, 1)}
 
@@ -52,7 +52,7 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
 
 
 def _find_parts(folder: Path, split: str) -> tuple[Path, ...]:
-    """The split's files in the order of their numbers: 2 comes before 10."""
+    """Files of a split, ordered by their numbers: 2 comes before 10."""
     for name in _FOLDERS[split]:
         if paths := sorted((folder / name).glob("ProtoBuf_*.tsv"), key=lambda path: (len(path.name), path.name)):
             return tuple(paths)
@@ -93,4 +93,4 @@ def _parse_impressions(lines: Lines) -> list[pa.StringArray]:
 
 
 _PARSERS: dict[str, Callable[[Lines], list[pa.StringArray]]] = {"train": _parse_users, "dev": _parse_impressions}
-"""To user id, history, clicked and skipped, one row an impression."""
+"""Parsers of each split to user id, history, clicked and skipped, one row per impression."""

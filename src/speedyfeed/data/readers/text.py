@@ -1,8 +1,8 @@
-"""Text logs as Arrow strings: whole lines a block at a time, split by vectorised kernels.
+"""Text logs as Arrow strings: read in blocks of whole lines and split by vectorised kernels.
 
-Lines keep their place in the file, so a check over a whole block can still name the one line that fails it.
-A quote is text, a blank line that ends the file is not a line, and CRLF ends a line like LF. Memory is a few
-blocks, whatever the size of the file.
+Lines know their number in the file, so a check of a whole block can name the one line that fails it. A quote is
+text, blank lines at the end of the file are ignored, and CRLF ends a line like LF. Memory is a few blocks,
+whatever the size of the file.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from speedyfeed.errors import InputError
 
 BLOCK_BYTES = 1 << 21
-"""Read at once: some thousand lines, enough that the kernels and not Python take the time."""
+"""Bytes read at once: some thousand lines, so that the time is spent in kernels and not in Python."""
 
 _NAMES = {"\t": "tab"}  # separators that do not show in a message
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put before UTF-8
@@ -25,17 +25,17 @@ _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put before UTF-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Lines of one file, or parts of lines, that know their place."""
+    """Lines of one file, or parts of lines, with their line numbers."""
 
     path: Path
     numbers: NDArray[np.int64]
-    """The number in the file of each, counted from 1."""
+    """Line number of each in the file, counted from 1."""
     text: pa.StringArray
 
     def split(
         self, names: tuple[str, ...], separator: str = "\t", max_splits: int | None = None
     ) -> list[pa.StringArray]:
-        """The columns of these lines; a line with more or fewer, or with an empty id, is an error."""
+        """Split lines into columns; a line with more or fewer columns, or with an empty id, is an error."""
         cells = pc.split_pattern(self.text, separator, max_splits=max_splits)
         counts = pc.list_value_length(cells)
         self.check(
@@ -55,12 +55,12 @@ class Lines:
         return columns
 
     def explode(self, lists: pa.ListArray) -> "Lines":
-        """One line for every value of `lists`, a list of texts for each of these lines."""
+        """Make one line of every value of `lists`, which has a list of texts for each of these lines."""
         rows = pc.list_parent_indices(lists).to_numpy()
         return Lines(path=self.path, numbers=self.numbers[rows], text=lists.flatten())
 
     def parse_times(self, iso: pa.StringArray, shown: pa.StringArray, expected: str) -> pa.TimestampArray:
-        """Times written year first, the calendar checked; `shown` is how the file wrote them."""
+        """Parse times in ISO order and check the calendar; `shown` is how the file spells them."""
         try:
             return iso.cast(pa.timestamp("us"))
         except pa.ArrowInvalid:
@@ -69,7 +69,7 @@ class Lines:
             raise
 
     def check(self, ok: pa.BooleanArray, found: Callable[[int], str], expected: str, remedy: str) -> None:
-        """Nothing, or the error of the first line that is not `ok`."""
+        """Raise an error for the first line that is not `ok`, if any."""
         row = pc.index(ok, False).as_py()
         if row >= 0:
             line = self.numbers[row]
@@ -77,7 +77,7 @@ class Lines:
 
 
 def read_lines(path: Path) -> Iterator[Lines]:
-    """The lines of a UTF-8 file, some thousands at a time."""
+    """Read the lines of a UTF-8 file, some thousands at a time."""
     first = 1
     for block in _read_blocks(path):
         try:
@@ -94,13 +94,13 @@ def read_lines(path: Path) -> Iterator[Lines]:
 
 
 def split_lists(strings: pa.StringArray, separator: str) -> pa.ListArray:
-    """`"N8 N5"` -> `["N8", "N5"]`; an empty string is an empty list."""
+    """Split strings into lists: `"N8 N5"` -> `["N8", "N5"]`; an empty string is an empty list."""
     lists = pc.split_pattern(strings, separator)
     return filter_lists(lists, pc.not_equal(lists.values, ""))
 
 
 def filter_lists(lists: pa.ListArray, keep: pa.BooleanArray) -> pa.ListArray:
-    """The same lists without the values that are not to be kept; no list may be null.
+    """Filter the values of lists; no list may be null.
 
     [[a, b], [c]], keep [1, 0, 1] -> kept before each value [0, 1, 1, 2] -> offsets [0, 1, 2] -> [[a], [c]]
     """
@@ -111,13 +111,13 @@ def filter_lists(lists: pa.ListArray, keep: pa.BooleanArray) -> pa.ListArray:
 
 
 def quote(value: pa.Scalar) -> str:
-    """A value from a log as one short printable word for a message."""
+    """A value from a log, short and printable, for a message."""
     shown = repr(value.as_py())
     return shown if len(shown) <= 60 else f"{shown[:56]}...{shown[-1]}"
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines, joined by LF and without the last one's; blank lines wait until a text line follows."""
+    """Blocks of whole lines without the final LF; blank lines are held back until a text line follows."""
     rest = b""
     with path.open("rb") as file:
         if file.read(len(_MARK)) != _MARK:

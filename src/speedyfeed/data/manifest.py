@@ -1,0 +1,203 @@
+"""The manifest of a store: how and from what it was prepared, what it holds, and the checksum of every file.
+
+    manifest.json  {"store_version": 3, "settings": ..., "inputs": ..., "splits": ..., "statistics": ...,
+                    "counts": ..., "files": ...}
+
+A part of it, `TextFacts`, travels with every model trained on the store, so that later articles are treated alike.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from speedyfeed.errors import InputError
+from speedyfeed.files import write_json
+
+STORE_VERSION = 3
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreSettings:
+    """Settings a store was prepared with."""
+
+    format: str
+    """Format of the raw logs."""
+    encoder: str
+    """Encoder whose tokenizer was used: a name, a folder or a Hub id."""
+    tokenizer: str
+    """Checksum of that tokenizer."""
+    refine: Literal["bm25", "none"]
+    """Whether each field was reduced to its most informative words."""
+    fields: tuple[str, ...]
+    """Text fields that were read, in order."""
+    segment_tokens: int
+    """Maximum tokens of a segment, special tokens included."""
+    body_segments: int
+    """Maximum segments of a body."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "StoreSettings":
+        """Settings as `dataclasses.asdict` and JSON saved them."""
+        names = [one.name for one in dataclasses.fields(cls)]
+        return cls(**{name: value[name] for name in names} | {"fields": tuple(value["fields"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectionStatistics:
+    """Figures of a collection that BM25 needs, beside its document frequencies."""
+
+    num_news: int
+    mean_words: tuple[float, ...]
+    """Mean number of words of each field, stop words excluded."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> "CollectionStatistics | None":
+        """Statistics as saved; None where texts were not refined."""
+        return None if value is None else cls(num_news=value["num_news"], mean_words=tuple(value["mean_words"]))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextFacts:
+    """Facts that decide which tokens a text becomes, beside the tokenizer and the document frequencies."""
+
+    settings: StoreSettings
+    statistics: CollectionStatistics | None
+    """None where texts are not refined."""
+    vocabulary_checksum: str | None
+    """Checksum of the tokenizer of the store's word vocabulary; None where the store has none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `text.json` and `run.json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "TextFacts":
+        """Facts as `to_json` gave them."""
+        return cls(
+            settings=StoreSettings.from_json(value["settings"]),
+            statistics=CollectionStatistics.from_json(value["statistics"]),
+            vocabulary_checksum=value["vocabulary_checksum"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewsCounts:
+    """Articles read from the logs and articles in the store."""
+
+    read: int
+    kept: int
+    repeated: int
+    """Rows dropped because an earlier row has the same article."""
+    without_words: int
+    """Articles in the store whose fields hold no word."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitCounts:
+    """Rows and ids of one split that were read, kept and dropped, by what they are."""
+
+    read: dict[str, int]
+    kept: dict[str, int]
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreCounts:
+    """Everything read is either kept or counted as dropped."""
+
+    news: NewsCounts
+    splits: dict[str, SplitCounts]
+    vocabulary_size: int | None
+    """Words in the store's vocabulary; None where the store has none."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "StoreCounts":
+        """Counts as `dataclasses.asdict` and JSON saved them."""
+        return cls(
+            news=NewsCounts(**value["news"]),
+            splits={name: SplitCounts(**counts) for name, counts in value["splits"].items()},
+            vocabulary_size=value["vocabulary_size"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileFacts:
+    """Size in bytes and checksum of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Typed contents of a store's `manifest.json`."""
+
+    settings: StoreSettings
+    inputs: dict[str, str]
+    """Checksum of every raw log file, by its name below the folder of logs."""
+    splits: tuple[str, ...]
+    """Splits of the store: some of train, dev and test."""
+    statistics: CollectionStatistics | None
+    """None where texts were not refined."""
+    counts: StoreCounts
+    files: dict[str, FileFacts]
+    """Facts of every file of the store but the manifest, by its name below the store."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `manifest.json`, the store's version first."""
+        return {"store_version": STORE_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Manifest":
+        """The manifest as `to_json` gave it; other keys are ignored."""
+        return cls(
+            settings=StoreSettings.from_json(value["settings"]),
+            inputs=dict(value["inputs"]),
+            splits=tuple(value["splits"]),
+            statistics=CollectionStatistics.from_json(value["statistics"]),
+            counts=StoreCounts.from_json(value["counts"]),
+            files={name: FileFacts(**facts) for name, facts in value["files"].items()},
+        )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a store."""
+    write_json(folder / MANIFEST, manifest.to_json())
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a store; a folder without one, or of another store version, is refused."""
+    try:
+        value = json.loads((path / MANIFEST).read_text("utf-8"))
+        version = value["store_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not a store; make one with: speedyfeed prepare LOGS {path}") from error
+    if version != STORE_VERSION:
+        raise InputError(
+            f"{path}: found a store of version {version}, expected {STORE_VERSION}; remove it and prepare the log "
+            "again"
+        )
+    try:
+        return Manifest.from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path / MANIFEST}: is damaged; remove the store and prepare the log again") from error
+
+
+def file_facts(folder: Path) -> dict[str, FileFacts]:
+    """Size and checksum of every file below a folder, by relative name."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {
+        file.relative_to(folder).as_posix(): FileFacts(bytes=file.stat().st_size, sha256=sha256(file))
+        for file in files
+    }
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file's contents."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
