@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { $, element, hueOf, setTopics } from "./elements.js";
-import { drawNews, drawReader } from "./map.js";
+import { drawNews, drawUser } from "./map.js";
 import { drawStories, moveFocus, showStory } from "./stories.js";
 
 const KEPT = "speedyfeed-history";
@@ -34,7 +34,7 @@ async function refresh() {
     if (asked !== state.asked) return;
     const gone = new Set(answer.unknown);
     drawStories(answer.news, history, { fresh: state.fresh, read });
-    drawReader(answer, history);
+    drawUser(answer, history);
     state.history = history.filter((one) => !gone.has(one.news_id));
     drawHistory();
     $("model").textContent = answer.model;

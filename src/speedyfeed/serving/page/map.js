@@ -4,11 +4,11 @@ import { $, hueOf, shape } from "./elements.js";
 
 const svg = $("map");
 const layers = { news: shape("g"), picks: shape("g"), path: shape("g"), labels: shape("g") };
-const reader = shape("g", { class: "reader" },
+const user = shape("g", { class: "user" },
   shape("circle", { class: "halo", r: 0.11 }), shape("circle", { r: 0.042 }));
-reader.append(label("You", 0, -0.085));
-svg.append(layers.news, layers.picks, layers.path, layers.labels, reader);
-reader.setAttribute("visibility", "hidden");
+user.append(label("You", 0, -0.085));
+svg.append(layers.news, layers.picks, layers.path, layers.labels, user);
+user.setAttribute("visibility", "hidden");
 
 function label(text, x, y) {
   const made = shape("text", { x, y });
@@ -59,7 +59,7 @@ function namePlaces(all) {
   return places;
 }
 
-export function drawReader(answer, clicks) {
+export function drawUser(answer, clicks) {
   layers.picks.replaceChildren(...answer.news.slice(0, 12).map((one) => dot(one, 0.026, "pick")));
   const known = answer.clicks.map((place, number) => ({ place, click: clicks[number] })).filter(({ place }) => place);
   const points = known.map(({ place: [x, y] }) => `${x},${-y}`).join(" ");
@@ -71,13 +71,13 @@ export function drawReader(answer, clicks) {
       return made;
     }),
   );
-  const [x, y] = answer.reader;
+  const [x, y] = answer.user;
   for (const text of layers.labels.children) {
     const near = Math.hypot(text.getAttribute("x") - x, Number(text.getAttribute("y")) + y) < 0.2;
     text.setAttribute("visibility", known.length && near ? "hidden" : "visible");
   }
-  reader.setAttribute("visibility", known.length ? "visible" : "hidden");
-  reader.style.transform = `translate(${x}px, ${-y}px)`;
+  user.setAttribute("visibility", known.length ? "visible" : "hidden");
+  user.style.transform = `translate(${x}px, ${-y}px)`;
   $("taste-hint").textContent = known.length
     ? "You are the large dot. Rings are what you read, bright dots what comes next."
     : "Every dot is a story, near those that say alike. Read one and you appear.";
