@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from speedyfeed.serving import service as service_module
-from speedyfeed.serving.app import MAX_WAITING_WRITES, build_app
+from speedyfeed.serving.app import MAX_PENDING_WRITES, build_app
 from speedyfeed.serving.middleware import Limits, WriteAccess, is_loopback
 from speedyfeed.serving.service import Service
 
@@ -332,7 +332,7 @@ def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatc
         answers = []
         threads = [
             threading.Thread(target=lambda: answers.append(client.post("/v1/news", json=body, headers=ALLOWED)))
-            for _ in range(MAX_WAITING_WRITES + 3)
+            for _ in range(MAX_PENDING_WRITES + 3)
         ]
         for thread in threads:
             thread.start()
@@ -344,7 +344,7 @@ def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatc
         for thread in threads:
             thread.join()
     assert sorted({answer.status_code for answer in answers}) == [201, 503]
-    assert sum(answer.status_code == 201 for answer in answers) == MAX_WAITING_WRITES
+    assert sum(answer.status_code == 201 for answer in answers) == MAX_PENDING_WRITES
 
 
 def test_a_method_that_is_not_there_names_those_that_are(client):

@@ -50,7 +50,7 @@ def test_unknown_ids_are_named_and_do_no_more(feed):
     answer = feed.recommend(Query(history=["N1", "X1", "N2", "X1"], candidates=["N3", "X2"], exclude=["X3"]))
     assert answer.unknown == ["X1", "X2"]
     assert ids(answer) == ["N3"]
-    assert [place is None for place in answer.clicks] == [False, True, False, True]
+    assert [click is None for click in answer.clicks] == [False, True, False, True]
     assert (
         feed.recommend(Query(history=["N1", "X1", "N2"])).user == feed.recommend(Query(history=["N1", "N2"])).user
     )
@@ -135,8 +135,8 @@ def test_what_may_take_long_is_not_quick(feed, more, is_quick):
 
 def test_the_map_has_every_kind_of_point_in_its_frame(feed):
     answer = feed.recommend(Query(history=HISTORY, k=9))
-    places = [answer.user, *answer.clicks, *(one.place for one in answer.ranked)]
-    assert np.abs(np.array(places)).max() <= 1
+    positions = [answer.user, *answer.clicks, *(one.map_position for one in answer.ranked)]
+    assert np.abs(np.array(positions)).max() <= 1
     assert len(feed.sample(5)) <= 5
     assert {one.news.news_id for one in feed.sample(100)} == {f"N{n}" for n in range(1, 13)}
 

@@ -33,7 +33,7 @@ def news(news_id, title="a title"):
 
 def everything(journal):
     entries = []
-    while more := journal.read(entries[-1].seq if entries else 0, most=100):
+    while more := journal.read(entries[-1].seq if entries else 0, limit=100):
         entries += more
     return entries
 
@@ -119,7 +119,7 @@ def test_a_removed_number_is_never_given_again(journal):
 def test_another_models_embeddings_leave_the_entries_as_they_are(journal):
     journal.write([news("N1"), news("N2")], "old", np.zeros((2, 4), np.float32))
     before = everything(journal)
-    journal.note_embeddings([before[1].seq], "new", np.ones((1, 2), np.float32))
+    journal.update_embeddings([before[1].seq], "new", np.ones((1, 2), np.float32))
     after = everything(journal)
     assert [entry.seq for entry in after] == [entry.seq for entry in before]
     assert [entry.model for entry in after] == ["old", "new"]
@@ -128,5 +128,5 @@ def test_another_models_embeddings_leave_the_entries_as_they_are(journal):
 
 def test_a_file_that_is_no_journal_is_the_users_mistake(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"no database at all " * 100)
-    with pytest.raises(InputError, match="no journal of ours"):
+    with pytest.raises(InputError, match="not a journal"):
         Journal(tmp_path)

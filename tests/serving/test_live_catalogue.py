@@ -25,8 +25,8 @@ def live_catalogue_of(num, *, graphs_from=0, num_clicks=None):
     )
 
 
-def names(catalogue, found):
-    return [catalogue.news(row).news_id for row in found.rows.tolist()]
+def names(catalogue, hits):
+    return [catalogue.news(row).news_id for row in hits.rows.tolist()]
 
 
 def by_hand(news, query, k):
@@ -51,11 +51,9 @@ def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
             del there[news_id]
         assert len(catalogue) == len(there)
         for query in vectors(10, seed=77):
-            found = catalogue.search(query, 10)
-            assert names(catalogue, found) == by_hand(there, query, 10)
-            assert found.scores == pytest.approx(
-                [there[name] @ query for name in names(catalogue, found)], rel=1e-4
-            )
+            hits = catalogue.search(query, 10)
+            assert names(catalogue, hits) == by_hand(there, query, 10)
+            assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
 
 
 def test_a_news_that_is_not_there_cannot_be_removed(catalogue):
@@ -68,21 +66,21 @@ def test_a_news_that_is_not_there_cannot_be_removed(catalogue):
 def test_rows_left_out_are_made_up_for(catalogue):
     query = vectors(1, seed=3)[0]
     best = catalogue.search(query, 20)
-    rest = catalogue.search(query, 10, SearchFilter(without=frozenset(best.rows[:10].tolist())))
+    rest = catalogue.search(query, 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist())))
     assert rest.rows.tolist() == best.rows[10:].tolist()
 
 
 def test_asking_for_more_than_there_is_gives_all(catalogue):
     query = vectors(1, seed=3)[0]
     assert len(catalogue.search(query, 500).rows) == 200
-    assert len(catalogue.search(query, 500, SearchFilter(without=frozenset([1, 2]))).rows) == 198
+    assert len(catalogue.search(query, 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
 
 
 def test_filters_by_category_and_age(catalogue):
     query = vectors(1, seed=3)[0]
-    found = catalogue.search(query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
-    assert len(found.rows) == 200 - 67
-    assert {catalogue.news(row).category for row in found.rows.tolist()} == {"a", "c"}
+    hits = catalogue.search(query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
+    assert len(hits.rows) == 200 - 67
+    assert {catalogue.news(row).category for row in hits.rows.tolist()} == {"a", "c"}
     assert len(catalogue.search(query, 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
     dated = [News(news_id=f"D{n}", title="", published=100.0 * n) for n in range(3)]
     catalogue.add(dated, vectors(3, seed=9))
@@ -92,7 +90,7 @@ def test_filters_by_category_and_age(catalogue):
 def test_candidates_are_scored_as_a_search_scores_them(catalogue):
     query = vectors(1, seed=3)[0]
     best = catalogue.search(query, 200)
-    some = catalogue.score(query, [5, 9, 9, 120], SearchFilter(without=frozenset([9])))
+    some = catalogue.score(query, [5, 9, 9, 120], SearchFilter(excluded_rows=frozenset([9])))
     assert set(some.rows.tolist()) == {5, 120}
     score_of = dict(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
     assert some.scores == pytest.approx([score_of[row] for row in some.rows.tolist()], rel=1e-4)
@@ -111,9 +109,9 @@ def test_popularity_from_none_to_all_of_the_score():
 def test_similar_is_by_angle_whatever_the_length():
     embeddings = np.array([[1, 0], [9, 9], [0.01, 0.001], [-1, 0]], np.float32)
     catalogue = LiveCatalogue(some_news(0, 4), embeddings, None, None)
-    found = catalogue.similar(0, 3)
-    assert found.rows.tolist() == [2, 1, 3]
-    assert found.scores == pytest.approx([0.995, 0.7071, -1], abs=1e-3)
+    hits = catalogue.similar(0, 3)
+    assert hits.rows.tolist() == [2, 1, 3]
+    assert hits.scores == pytest.approx([0.995, 0.7071, -1], abs=1e-3)
 
 
 def test_categories_are_counted_without_the_removed():

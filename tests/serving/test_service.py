@@ -10,7 +10,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.service import Busy, Service
+from speedyfeed.serving.service import ReloadInProgress, Service
 
 CUP = News(news_id="new", title="Cup winner parades through town", category="sport", published=1e9)
 
@@ -172,7 +172,7 @@ def test_only_one_reload_at_a_time(service, monkeypatch):
     thread = threading.Thread(target=service.reload)
     thread.start()
     entered.wait(60)
-    with pytest.raises(Busy):
+    with pytest.raises(ReloadInProgress):
         service.reload()
     assert "N1" in ids(service)  # answered meanwhile
     leave.set()
