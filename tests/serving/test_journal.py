@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9; one process at a time; the latest entry of a news counts."""
+"""Acknowledged writes survive kill -9; one process at a time; the latest entry of an article counts."""
 
 import random
 import subprocess
@@ -46,20 +46,20 @@ def journal(tmp_path):
 
 
 def test_nothing_acknowledged_is_lost_by_kill_9_at_any_moment(tmp_path):
-    draw = random.Random(4)
+    random_ = random.Random(4)
     acknowledged = -1
     for _ in range(20):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), str(acknowledged + 1)], stdout=subprocess.PIPE, text=True
         )
         first = writer.stdout.readline()
-        time.sleep(draw.uniform(0, 0.02))
+        time.sleep(random_.uniform(0, 0.02))
         writer.kill()
         lines = [first, *writer.stdout.read().splitlines(keepends=True)]
         writer.wait()
-        told = [int(line) for line in lines if line.endswith("\n")]
-        assert told, "the writer died before it wrote anything"
-        acknowledged = told[-1]
+        printed = [int(line) for line in lines if line.endswith("\n")]
+        assert printed, "the writer died before it wrote anything"
+        acknowledged = printed[-1]
         journal = Journal(tmp_path)
         entries = {entry.news_id: entry for entry in everything(journal)}
         journal.close()
@@ -95,7 +95,7 @@ def test_a_closed_journal_can_be_opened_again(journal, tmp_path):
     assert entry.model == "m"
 
 
-def test_the_latest_entry_of_a_news_counts_and_comes_last(journal):
+def test_the_latest_entry_of_an_article_counts_and_comes_last(journal):
     rows = np.zeros((2, 4), np.float32)
     journal.write([news("N1"), news("N2")], "m", rows)
     last = journal.write([news("N1", "another")], "m", rows[:1])

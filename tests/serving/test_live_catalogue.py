@@ -1,4 +1,4 @@
-"""Graphs and exact search answer alike, whatever was added, changed and removed before."""
+"""Graphs and exact search agree, whatever was added, replaced and removed before."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def vectors(num, seed=0):
     return np.random.default_rng(seed).standard_normal((num, WIDTH)).astype(np.float32)
 
 
-def live_catalogue_of(num, *, graphs_from=0, num_clicks=None):
+def build_catalogue(num, *, graphs_from=0, num_clicks=None):
     embeddings = vectors(num)
     return LiveCatalogue(
         some_news(0, num), embeddings, num_clicks, build_index(embeddings, GraphConfig(graphs_from=graphs_from))
@@ -30,16 +30,16 @@ def names(catalogue, hits):
 
 
 def by_hand(news, query, k):
-    """`news` maps id to embedding."""
+    """Ids of the k best articles; `news` maps ids to embeddings."""
     return sorted(news, key=lambda news_id: -float(news[news_id] @ query))[:k]
 
 
 @pytest.fixture(params=[0, 1_000_000])
 def catalogue(request):
-    return live_catalogue_of(200, graphs_from=request.param)
+    return build_catalogue(200, graphs_from=request.param)
 
 
-def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
+def test_search_follows_what_is_added_replaced_and_removed(catalogue):
     there = dict(zip([f"N{n}" for n in range(200)], vectors(200), strict=True))
     for round_ in range(5):
         changed = some_news(20 * round_, 10) + some_news(1000 + 20 * round_, 20)
@@ -56,14 +56,14 @@ def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
             assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
 
 
-def test_a_news_that_is_not_there_cannot_be_removed(catalogue):
+def test_an_unknown_article_cannot_be_removed(catalogue):
     assert not catalogue.remove("nothing")
     assert catalogue.remove("N3")
     assert not catalogue.remove("N3")
     assert catalogue.row("N3") is None
 
 
-def test_rows_left_out_are_made_up_for(catalogue):
+def test_excluded_rows_are_replaced_by_the_next_best(catalogue):
     query = vectors(1, seed=3)[0]
     best = catalogue.search(query, 20)
     rest = catalogue.search(query, 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist())))
@@ -96,17 +96,17 @@ def test_candidates_are_scored_as_a_search_scores_them(catalogue):
     assert some.scores == pytest.approx([score_of[row] for row in some.rows.tolist()], rel=1e-4)
 
 
-def test_popularity_from_none_to_all_of_the_score():
-    catalogue = live_catalogue_of(200, num_clicks=list(range(200)))
+def test_popularity_weighs_from_0_to_1():
+    catalogue = build_catalogue(200, num_clicks=list(range(200)))
     query = vectors(1, seed=3)[0]
-    taste = catalogue.search(query, 5)
-    assert catalogue.search(query, 5, SearchFilter(popularity=1e-9)).rows.tolist() == taste.rows.tolist()
+    by_match = catalogue.search(query, 5)
+    assert catalogue.search(query, 5, SearchFilter(popularity=1e-9)).rows.tolist() == by_match.rows.tolist()
     assert catalogue.search(query, 5, SearchFilter(popularity=1.0)).rows.tolist() == [199, 198, 197, 196, 195]
     both = catalogue.search(query, 5, SearchFilter(popularity=0.5)).rows.tolist()
-    assert both not in (taste.rows.tolist(), [199, 198, 197, 196, 195])
+    assert both not in (by_match.rows.tolist(), [199, 198, 197, 196, 195])
 
 
-def test_similar_is_by_angle_whatever_the_length():
+def test_similar_is_by_angle_whatever_the_norm():
     embeddings = np.array([[1, 0], [9, 9], [0.01, 0.001], [-1, 0]], np.float32)
     catalogue = LiveCatalogue(some_news(0, 4), embeddings, None, None)
     hits = catalogue.similar(0, 3)
@@ -115,7 +115,7 @@ def test_similar_is_by_angle_whatever_the_length():
 
 
 def test_categories_are_counted_without_the_removed():
-    catalogue = live_catalogue_of(7)
+    catalogue = build_catalogue(7)
     assert catalogue.categories() == {"a": 3, "b": 2, "c": 2}
     catalogue.remove("N0")
     catalogue.remove("N3")

@@ -210,9 +210,8 @@ class LiveCatalogue:
             codes = [self._code[name] for name in search_filter.categories if name in self._code]
             allowed &= np.isin(self._category[:num_rows], codes)
         if search_filter.published_since is not None:
-            allowed &= (
-                self._published[:num_rows] >= search_filter.published_since
-            )  # never for an unknown time, NaN
+            # An unknown time is NaN, which never passes.
+            allowed &= self._published[:num_rows] >= search_filter.published_since
         allowed[list(search_filter.excluded_rows)] = False
         return allowed
 

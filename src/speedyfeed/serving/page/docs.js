@@ -1,4 +1,4 @@
-// The OpenAPI document as a page.
+// A page made from the OpenAPI document: routes with their parameters, bodies, answers and problems.
 
 import { $, element } from "./elements.js";
 

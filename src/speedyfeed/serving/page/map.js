@@ -1,4 +1,4 @@
-// The map of all news, with the reader on it.
+// The map: a sample of all articles, the recommendations, the clicks, and the user.
 
 import { $, hueOf, shape } from "./elements.js";
 
@@ -27,21 +27,21 @@ function dot(news, radius, kind) {
 
 export function drawNews(all) {
   layers.news.replaceChildren(...all.map((one) => dot(one, 0.0125, "news")));
-  layers.labels.replaceChildren(...namePlaces(all).map(({ topic, x, y }) => label(topic, x, y)));
+  layers.labels.replaceChildren(...topicLabels(all).map(({ topic, x, y }) => label(topic, x, y)));
 }
 
-// Topics where most of their news are, moved apart where they would overlap.
-function namePlaces(all) {
+// Label positions: each topic at the median of its articles, moved apart where labels would overlap.
+function topicLabels(all) {
   const groups = Map.groupBy ? Map.groupBy(all, (one) => one.category) : new Map();
-  const places = [];
+  const labels = [];
   for (const [topic, members] of groups) {
     if (!topic || members.length < 3) continue;
     const middle = (axis) => members.map((one) => one.place[axis]).sort((a, b) => a - b)[members.length >> 1];
-    places.push({ topic, x: middle(0) * 1.15, y: -middle(1) * 1.15 });
+    labels.push({ topic, x: middle(0) * 1.15, y: -middle(1) * 1.15 });
   }
   for (let round = 0; round < 60; round++) {
-    for (const a of places) {
-      for (const b of places) {
+    for (const a of labels) {
+      for (const b of labels) {
         const wide = 0.024 * (a.topic.length + b.topic.length);
         const [dx, dy] = [b.x - a.x, b.y - a.y];
         if (a === b || Math.abs(dx) > wide || Math.abs(dy) > 0.085) continue;
@@ -51,12 +51,12 @@ function namePlaces(all) {
       }
     }
   }
-  for (const place of places) {
-    const wide = 0.024 * place.topic.length;
-    place.x = Math.max(-1.08 + wide, Math.min(1.08 - wide, place.x));
-    place.y = Math.max(-1.02, Math.min(1.06, place.y));
+  for (const one of labels) {
+    const wide = 0.024 * one.topic.length;
+    one.x = Math.max(-1.08 + wide, Math.min(1.08 - wide, one.x));
+    one.y = Math.max(-1.02, Math.min(1.06, one.y));
   }
-  return places;
+  return labels;
 }
 
 export function drawUser(answer, clicks) {
@@ -80,5 +80,5 @@ export function drawUser(answer, clicks) {
   user.style.transform = `translate(${x}px, ${-y}px)`;
   $("taste-hint").textContent = known.length
     ? "You are the large dot. Rings are what you read, bright dots what comes next."
-    : "Every dot is a story, near those that say alike. Read one and you appear.";
+    : "Every dot is a story, close to similar ones. Read one and you appear.";
 }
