@@ -11,7 +11,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
 from speedyfeed.serving.feed import Query, open_feed
-from speedyfeed.serving.micro_batcher import Batcher
+from speedyfeed.serving.micro_batcher import MicroBatcher
 from speedyfeed.synthetic import SynthConfig, synthesize
 
 SMALL = [
@@ -68,7 +68,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
     assert figures[0]["index"]["kind"] == "exact"
     main(["rank", str(run), str(logs), str(tmp_path / "out.zip")])
     main(["rank", "--check", str(tmp_path / "out.zip"), "--against", str(logs)])
-    batcher = Batcher()
+    batcher = MicroBatcher()
     try:
         if name == "npa":
             with pytest.raises(InputError, match="another embedding of a news for every user: there is none to"):

@@ -1,4 +1,4 @@
-"""Small runs and a service of one, searched exactly and along graphs."""
+"""Small runs, and a service that is searched both exactly and with graphs."""
 
 import pytest
 from small_run import save_run
@@ -19,7 +19,7 @@ def another_run(tmp_path_factory):
 
 @pytest.fixture(params=["exact", "graphs"])
 def graphs(request):
-    """Both ways to search."""
+    """Config of exact search, and of search with graphs."""
     return GraphConfig(graphs_from=0 if request.param == "graphs" else 1_000_000)
 
 

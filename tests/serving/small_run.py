@@ -1,4 +1,4 @@
-"""A recommender of two narrow random layers with twelve news, saved as a run leaves it."""
+"""A recommender with a tiny random encoder and twelve articles, saved like a finished run."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ TITLES = {
 
 
 def build_recommender(seed: int = 0, user: str = "attentive") -> Recommender:
-    """Random weights; its news are N1 to N12, clicked the more the later."""
+    """Recommender with random weights; its articles are N1 to N12, with 0 to 11 clicks."""
     torch.manual_seed(seed)
     tokenizer = load_tokenizer("minilm")
     bert = BertConfig(
@@ -62,6 +62,7 @@ def build_recommender(seed: int = 0, user: str = "attentive") -> Recommender:
 
 
 def save_run(folder: Path, seed: int = 0, user: str = "attentive") -> Path:
+    """Save a recommender as a run folder, and return the folder."""
     build_recommender(seed, user).save_pretrained(folder / "model")
     (folder / "run.json").write_text(json.dumps({}))
     return folder

@@ -1,4 +1,4 @@
-"""The service as its callers meet it, through HTTP."""
+"""The service as its clients see it, through HTTP."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from speedyfeed.serving import service as service_module
-from speedyfeed.serving.app import MAX_WAITING_WRITES, build_app
+from speedyfeed.serving.app import MAX_PENDING_WRITES, build_app
 from speedyfeed.serving.middleware import Limits, WriteAccess, is_loopback
 from speedyfeed.serving.service import Service
 
@@ -60,7 +60,7 @@ def test_a_text_in_the_history_counts(client):
     assert [one for one in ids(by_text) if one != "N5"] == ids(by_id)
 
 
-def test_the_life_of_a_news(client):
+def test_an_article_is_added_found_and_removed(client):
     added = client.post(
         "/v1/news",
         json={"news": [{"news_id": "cup", "title": "Cup comes home", "category": "sport"}, {"title": "No id"}]},
@@ -165,20 +165,20 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_request_is_one_line_without_anything_of_ours(client, name):
+def test_a_bad_request_gets_one_line_without_internals(client, name):
     method, path, options, status = BAD[name]
     if "content" in options:
         options = {"headers": {"content-type": "application/json"}} | options
     response = client.request(method, path, **options)
     assert response.status_code == status, response.text
-    (told,) = response.json().values()
-    assert isinstance(told, str)
-    assert len(told) < 300
-    assert not any(word in told for word in ("Traceback", "/home", "/tmp", "site-packages", ".py", TOKEN))
+    (detail,) = response.json().values()
+    assert isinstance(detail, str)
+    assert len(detail) < 300
+    assert not any(word in detail for word in ("Traceback", "/home", "/tmp", "site-packages", ".py", TOKEN))
     assert client.get("/v1/about").json()["news"] == 12
 
 
-def test_an_error_of_ours_tells_nothing_to_the_caller(service, monkeypatch):
+def test_an_internal_error_is_not_shown_to_the_client(service, monkeypatch):
     def fail(*_):
         raise RuntimeError("secret /etc/path")
 
@@ -232,7 +232,7 @@ def test_every_answer_carries_the_security_headers(client):
         assert "access-control-allow-origin" not in headers
 
 
-def test_other_sites_are_let_in_only_when_named(service):
+def test_other_origins_are_allowed_only_when_named(service):
     asked = {"Origin": "https://news.example", "Access-Control-Request-Method": "POST"}
     with client_of(service) as client:
         assert "access-control-allow-origin" not in client.options("/v1/recommend", headers=asked).headers
@@ -265,14 +265,14 @@ def test_reload_swaps_or_says_why_not(run, another_run, tmp_path):
         before = client.get("/v1/about").json()["model"]
         link.unlink()
         link.symlink_to(another_run)
-        told = client.post("/v1/reload", headers=ALLOWED).json()
-        assert told["model"] != before
-        assert client.post("/v1/recommend", json={}).json()["model"] == told["model"]
+        reloaded = client.post("/v1/reload", headers=ALLOWED).json()
+        assert reloaded["model"] != before
+        assert client.post("/v1/recommend", json={}).json()["model"] == reloaded["model"]
         link.unlink()
         refused = client.post("/v1/reload", headers=ALLOWED)
         assert refused.status_code == 409
         assert str(tmp_path) not in refused.text
-        assert client.post("/v1/recommend", json={}).json()["model"] == told["model"]
+        assert client.post("/v1/recommend", json={}).json()["model"] == reloaded["model"]
     service.close()
 
 
@@ -332,7 +332,7 @@ def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatc
         answers = []
         threads = [
             threading.Thread(target=lambda: answers.append(client.post("/v1/news", json=body, headers=ALLOWED)))
-            for _ in range(MAX_WAITING_WRITES + 3)
+            for _ in range(MAX_PENDING_WRITES + 3)
         ]
         for thread in threads:
             thread.start()
@@ -344,7 +344,7 @@ def test_too_many_waiting_writes_are_refused_and_reads_go_on(service, monkeypatc
         for thread in threads:
             thread.join()
     assert sorted({answer.status_code for answer in answers}) == [201, 503]
-    assert sum(answer.status_code == 201 for answer in answers) == MAX_WAITING_WRITES
+    assert sum(answer.status_code == 201 for answer in answers) == MAX_PENDING_WRITES
 
 
 def test_a_method_that_is_not_there_names_those_that_are(client):
@@ -388,7 +388,7 @@ def test_the_openapi_document_has_every_route(client):
     }
 
 
-def test_reload_while_another_is_under_way(service, monkeypatch):
+def test_reload_while_another_is_in_progress(service, monkeypatch):
     entered, leave = threading.Event(), threading.Event()
     real = service_module.open_feed
 

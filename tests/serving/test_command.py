@@ -1,4 +1,4 @@
-"""The command as a process: it serves, survives kill -9, and answers mistakes with one line."""
+"""The command as a process: it serves, survives kill -9, and reports mistakes in one line."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def free_port():
 
 
 def start(run, data):
-    """A service that is ready, and its address."""
+    """Start a service; return its process and address once it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(data), "--port", str(port)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -47,7 +47,7 @@ def call(address, body=None):
         return json.load(answer)
 
 
-def test_news_acknowledged_before_kill_9_are_there_after(run, tmp_path):
+def test_articles_acknowledged_before_kill_9_survive(run, tmp_path):
     process, address = start(run, tmp_path)
     call(f"{address}/v1/news", {"news": [{"news_id": f"K{n}", "title": f"title {n}"} for n in range(5)]})
     process.send_signal(signal.SIGKILL)
@@ -81,14 +81,14 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     assert "no such folder" in fails(capsys, tmp_path / "nowhere")
     assert "65535" in fails(capsys, run, "--port", "99999")
     (tmp_path / "empty").mkdir()
-    told = fails(capsys, tmp_path / "empty", "--port", free_port())
-    assert "holds no recommender" in told
+    error = fails(capsys, tmp_path / "empty", "--port", free_port())
+    assert "holds no recommender" in error
     journal = Journal(tmp_path / "taken")
     assert "another process" in fails(capsys, run, "--data", tmp_path / "taken")
     journal.close()
 
 
-def test_data_lie_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path, monkeypatch):
+def test_the_data_folder_is_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path, monkeypatch):
     link = tmp_path / "current"
     link.symlink_to(run)
     monkeypatch.setattr(uvicorn.Server, "run", lambda server: None)

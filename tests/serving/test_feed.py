@@ -37,7 +37,7 @@ def test_it_recommends_what_the_recommender_recommends(feed, model, history):
     assert answer.unknown == []
 
 
-def test_a_text_counts_like_the_news_of_that_text(feed):
+def test_a_text_counts_like_the_article_with_that_text(feed):
     title = feed.catalogue.news(feed.catalogue.row("N9")).title
     by_id = feed.recommend(Query(history=["N1", "N9", "N2"], k=12))
     by_text = feed.recommend(Query(history=["N1", (title, "", "", ""), "N2"], k=12))
@@ -46,17 +46,17 @@ def test_a_text_counts_like_the_news_of_that_text(feed):
     assert by_text.user == pytest.approx(by_id.user, abs=1e-3)
 
 
-def test_unknown_ids_are_named_and_do_no_more(feed):
+def test_unknown_ids_are_named_and_have_no_effect(feed):
     answer = feed.recommend(Query(history=["N1", "X1", "N2", "X1"], candidates=["N3", "X2"], exclude=["X3"]))
     assert answer.unknown == ["X1", "X2"]
     assert ids(answer) == ["N3"]
-    assert [place is None for place in answer.clicks] == [False, True, False, True]
+    assert [click is None for click in answer.clicks] == [False, True, False, True]
     assert (
         feed.recommend(Query(history=["N1", "X1", "N2"])).user == feed.recommend(Query(history=["N1", "N2"])).user
     )
 
 
-def test_only_unknown_ids_are_a_new_reader(feed):
+def test_only_unknown_ids_are_a_new_user(feed):
     assert ids(feed.recommend(Query(history=["X1"]))) == ids(feed.recommend(Query()))
 
 
@@ -66,12 +66,12 @@ def test_candidates_exclusions_and_filters(feed):
     assert ids(feed.recommend(Query(candidates=[]))) == []
     assert "N5" not in ids(feed.recommend(Query(exclude=["N5"], k=12)))
     assert {one.news.category for one in feed.recommend(Query(categories=["money"], k=12)).ranked} == {"money"}
-    assert ids(feed.recommend(Query(max_age_seconds=60))) == []  # the age of its own news is not known
+    assert ids(feed.recommend(Query(max_age_seconds=60))) == []  # the age of the articles of a run is unknown
     assert ids(feed.recommend(Query(popularity=1, k=2))) == ["N12", "N11"]
 
 
 @pytest.mark.parametrize("user", ["attentive", "additive"])
-def test_attention_times_inner_product_is_what_each_click_gives_to_the_score(user):
+def test_attention_times_inner_product_is_the_contribution_of_each_click_to_the_score(user):
     model = build_recommender(user=user)
     catalogue = model.catalogue
     clicks = catalogue.embeddings_VD[[0, 8, 1]].numpy()
@@ -84,22 +84,22 @@ def test_attention_times_inner_product_is_what_each_click_gives_to_the_score(use
     )
 
 
-def test_reasons_are_the_clicks_that_give_most(feed, model):
+def test_reasons_are_the_clicks_that_contribute_most(feed, model):
     answer = feed.recommend(Query(history=["X1", *HISTORY], k=9, explain=True))
     clicks = model.catalogue.embeddings_VD[[0, 8, 1]].numpy()
     attention = model.weigh_clicks(clicks)
-    given = 0
+    num_reasons = 0
     for one in answer.ranked:
         news = feed.catalogue.embeddings([feed.catalogue.row(one.news.news_id)])[0]
-        gives = attention * (clicks @ news)
-        expected = [click for click in np.argsort(-gives)[:2] if gives[click] > 0]
+        contributions = attention * (clicks @ news)
+        expected = [click for click in np.argsort(-contributions)[:2] if contributions[click] > 0]
         assert [reason.click - 1 for reason in one.reasons] == expected
         for reason, click in zip(one.reasons, expected, strict=True):
             assert reason.attention == pytest.approx(attention[click])
             cosine = clicks[click] @ news / np.linalg.norm(clicks[click]) / np.linalg.norm(news)
             assert reason.similarity == pytest.approx(cosine, rel=1e-4)
-        given += len(expected)
-    assert given
+        num_reasons += len(expected)
+    assert num_reasons
     assert all(one.reasons == [] for one in feed.recommend(Query(explain=True)).ranked)
 
 
@@ -135,17 +135,17 @@ def test_what_may_take_long_is_not_quick(feed, more, is_quick):
 
 def test_the_map_has_every_kind_of_point_in_its_frame(feed):
     answer = feed.recommend(Query(history=HISTORY, k=9))
-    places = [answer.user, *answer.clicks, *(one.place for one in answer.ranked)]
-    assert np.abs(np.array(places)).max() <= 1
+    positions = [answer.user, *answer.clicks, *(one.map_position for one in answer.ranked)]
+    assert np.abs(np.array(positions)).max() <= 1
     assert len(feed.sample(5)) <= 5
     assert {one.news.news_id for one in feed.sample(100)} == {f"N{n}" for n in range(1, 13)}
 
 
-def test_graphs_are_kept_for_the_next_start(run, tmp_path, graphs, monkeypatch):
+def test_graphs_are_cached_for_the_next_start(run, tmp_path, graphs, monkeypatch):
     batcher = MicroBatcher()
     first = open_feed(run, tmp_path, batcher, graphs)
     if graphs.graphs_from == 0:
-        monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # not needed any more
+        monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # must not be called
     second = open_feed(run, tmp_path, batcher, graphs)
     assert ids(second.recommend(Query(history=HISTORY))) == ids(first.recommend(Query(history=HISTORY)))
     batcher.close()

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9; one process at a time; the latest entry of a news counts."""
+"""Acknowledged writes survive kill -9; one process at a time; the latest entry of an article counts."""
 
 import random
 import subprocess
@@ -33,7 +33,7 @@ def news(news_id, title="a title"):
 
 def everything(journal):
     entries = []
-    while more := journal.read(entries[-1].seq if entries else 0, most=100):
+    while more := journal.read(entries[-1].seq if entries else 0, limit=100):
         entries += more
     return entries
 
@@ -46,20 +46,20 @@ def journal(tmp_path):
 
 
 def test_nothing_acknowledged_is_lost_by_kill_9_at_any_moment(tmp_path):
-    draw = random.Random(4)
+    random_ = random.Random(4)
     acknowledged = -1
     for _ in range(20):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), str(acknowledged + 1)], stdout=subprocess.PIPE, text=True
         )
         first = writer.stdout.readline()
-        time.sleep(draw.uniform(0, 0.02))
+        time.sleep(random_.uniform(0, 0.02))
         writer.kill()
         lines = [first, *writer.stdout.read().splitlines(keepends=True)]
         writer.wait()
-        told = [int(line) for line in lines if line.endswith("\n")]
-        assert told, "the writer died before it wrote anything"
-        acknowledged = told[-1]
+        printed = [int(line) for line in lines if line.endswith("\n")]
+        assert printed, "the writer died before it wrote anything"
+        acknowledged = printed[-1]
         journal = Journal(tmp_path)
         entries = {entry.news_id: entry for entry in everything(journal)}
         journal.close()
@@ -95,7 +95,7 @@ def test_a_closed_journal_can_be_opened_again(journal, tmp_path):
     assert entry.model == "m"
 
 
-def test_the_latest_entry_of_a_news_counts_and_comes_last(journal):
+def test_the_latest_entry_of_an_article_counts_and_comes_last(journal):
     rows = np.zeros((2, 4), np.float32)
     journal.write([news("N1"), news("N2")], "m", rows)
     last = journal.write([news("N1", "another")], "m", rows[:1])
@@ -119,7 +119,7 @@ def test_a_removed_number_is_never_given_again(journal):
 def test_another_models_embeddings_leave_the_entries_as_they_are(journal):
     journal.write([news("N1"), news("N2")], "old", np.zeros((2, 4), np.float32))
     before = everything(journal)
-    journal.note_embeddings([before[1].seq], "new", np.ones((1, 2), np.float32))
+    journal.update_embeddings([before[1].seq], "new", np.ones((1, 2), np.float32))
     after = everything(journal)
     assert [entry.seq for entry in after] == [entry.seq for entry in before]
     assert [entry.model for entry in after] == ["old", "new"]
@@ -128,5 +128,5 @@ def test_another_models_embeddings_leave_the_entries_as_they_are(journal):
 
 def test_a_file_that_is_no_journal_is_the_users_mistake(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"no database at all " * 100)
-    with pytest.raises(InputError, match="no journal of ours"):
+    with pytest.raises(InputError, match="not a journal"):
         Journal(tmp_path)

@@ -1,4 +1,4 @@
-"""Graphs and exact search answer alike, whatever was added, changed and removed before."""
+"""Graphs and exact search agree, whatever was added, replaced and removed before."""
 
 import numpy as np
 import pytest
@@ -18,28 +18,28 @@ def vectors(num, seed=0):
     return np.random.default_rng(seed).standard_normal((num, WIDTH)).astype(np.float32)
 
 
-def live_catalogue_of(num, *, graphs_from=0, num_clicks=None):
+def build_catalogue(num, *, graphs_from=0, num_clicks=None):
     embeddings = vectors(num)
     return LiveCatalogue(
         some_news(0, num), embeddings, num_clicks, build_index(embeddings, GraphConfig(graphs_from=graphs_from))
     )
 
 
-def names(catalogue, found):
-    return [catalogue.news(row).news_id for row in found.rows.tolist()]
+def names(catalogue, hits):
+    return [catalogue.news(row).news_id for row in hits.rows.tolist()]
 
 
 def by_hand(news, query, k):
-    """`news` maps id to embedding."""
+    """Ids of the k best articles; `news` maps ids to embeddings."""
     return sorted(news, key=lambda news_id: -float(news[news_id] @ query))[:k]
 
 
 @pytest.fixture(params=[0, 1_000_000])
 def catalogue(request):
-    return live_catalogue_of(200, graphs_from=request.param)
+    return build_catalogue(200, graphs_from=request.param)
 
 
-def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
+def test_search_follows_what_is_added_replaced_and_removed(catalogue):
     there = dict(zip([f"N{n}" for n in range(200)], vectors(200), strict=True))
     for round_ in range(5):
         changed = some_news(20 * round_, 10) + some_news(1000 + 20 * round_, 20)
@@ -51,38 +51,36 @@ def test_what_was_added_changed_and_removed_is_what_is_found(catalogue):
             del there[news_id]
         assert len(catalogue) == len(there)
         for query in vectors(10, seed=77):
-            found = catalogue.search(query, 10)
-            assert names(catalogue, found) == by_hand(there, query, 10)
-            assert found.scores == pytest.approx(
-                [there[name] @ query for name in names(catalogue, found)], rel=1e-4
-            )
+            hits = catalogue.search(query, 10)
+            assert names(catalogue, hits) == by_hand(there, query, 10)
+            assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
 
 
-def test_a_news_that_is_not_there_cannot_be_removed(catalogue):
+def test_an_unknown_article_cannot_be_removed(catalogue):
     assert not catalogue.remove("nothing")
     assert catalogue.remove("N3")
     assert not catalogue.remove("N3")
     assert catalogue.row("N3") is None
 
 
-def test_rows_left_out_are_made_up_for(catalogue):
+def test_excluded_rows_are_replaced_by_the_next_best(catalogue):
     query = vectors(1, seed=3)[0]
     best = catalogue.search(query, 20)
-    rest = catalogue.search(query, 10, SearchFilter(without=frozenset(best.rows[:10].tolist())))
+    rest = catalogue.search(query, 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist())))
     assert rest.rows.tolist() == best.rows[10:].tolist()
 
 
 def test_asking_for_more_than_there_is_gives_all(catalogue):
     query = vectors(1, seed=3)[0]
     assert len(catalogue.search(query, 500).rows) == 200
-    assert len(catalogue.search(query, 500, SearchFilter(without=frozenset([1, 2]))).rows) == 198
+    assert len(catalogue.search(query, 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
 
 
 def test_filters_by_category_and_age(catalogue):
     query = vectors(1, seed=3)[0]
-    found = catalogue.search(query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
-    assert len(found.rows) == 200 - 67
-    assert {catalogue.news(row).category for row in found.rows.tolist()} == {"a", "c"}
+    hits = catalogue.search(query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
+    assert len(hits.rows) == 200 - 67
+    assert {catalogue.news(row).category for row in hits.rows.tolist()} == {"a", "c"}
     assert len(catalogue.search(query, 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
     dated = [News(news_id=f"D{n}", title="", published=100.0 * n) for n in range(3)]
     catalogue.add(dated, vectors(3, seed=9))
@@ -92,32 +90,32 @@ def test_filters_by_category_and_age(catalogue):
 def test_candidates_are_scored_as_a_search_scores_them(catalogue):
     query = vectors(1, seed=3)[0]
     best = catalogue.search(query, 200)
-    some = catalogue.score(query, [5, 9, 9, 120], SearchFilter(without=frozenset([9])))
+    some = catalogue.score(query, [5, 9, 9, 120], SearchFilter(excluded_rows=frozenset([9])))
     assert set(some.rows.tolist()) == {5, 120}
     score_of = dict(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
     assert some.scores == pytest.approx([score_of[row] for row in some.rows.tolist()], rel=1e-4)
 
 
-def test_popularity_from_none_to_all_of_the_score():
-    catalogue = live_catalogue_of(200, num_clicks=list(range(200)))
+def test_popularity_weighs_from_0_to_1():
+    catalogue = build_catalogue(200, num_clicks=list(range(200)))
     query = vectors(1, seed=3)[0]
-    taste = catalogue.search(query, 5)
-    assert catalogue.search(query, 5, SearchFilter(popularity=1e-9)).rows.tolist() == taste.rows.tolist()
+    by_match = catalogue.search(query, 5)
+    assert catalogue.search(query, 5, SearchFilter(popularity=1e-9)).rows.tolist() == by_match.rows.tolist()
     assert catalogue.search(query, 5, SearchFilter(popularity=1.0)).rows.tolist() == [199, 198, 197, 196, 195]
     both = catalogue.search(query, 5, SearchFilter(popularity=0.5)).rows.tolist()
-    assert both not in (taste.rows.tolist(), [199, 198, 197, 196, 195])
+    assert both not in (by_match.rows.tolist(), [199, 198, 197, 196, 195])
 
 
-def test_similar_is_by_angle_whatever_the_length():
+def test_similar_is_by_angle_whatever_the_norm():
     embeddings = np.array([[1, 0], [9, 9], [0.01, 0.001], [-1, 0]], np.float32)
     catalogue = LiveCatalogue(some_news(0, 4), embeddings, None, None)
-    found = catalogue.similar(0, 3)
-    assert found.rows.tolist() == [2, 1, 3]
-    assert found.scores == pytest.approx([0.995, 0.7071, -1], abs=1e-3)
+    hits = catalogue.similar(0, 3)
+    assert hits.rows.tolist() == [2, 1, 3]
+    assert hits.scores == pytest.approx([0.995, 0.7071, -1], abs=1e-3)
 
 
 def test_categories_are_counted_without_the_removed():
-    catalogue = live_catalogue_of(7)
+    catalogue = build_catalogue(7)
     assert catalogue.categories() == {"a": 3, "b": 2, "c": 2}
     catalogue.remove("N0")
     catalogue.remove("N3")

@@ -1,4 +1,4 @@
-"""The page in a real browser: click, re-rank, why, ingest, errors, keyboard, phone; no other host is asked."""
+"""The page in a real browser: clicks, reasons, publishing, errors, keyboard, phone; no other host is contacted."""
 
 import json
 import os
@@ -16,10 +16,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from speedyfeed.serving.app import PAGE, build_app
+from speedyfeed.serving.app import build_app
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.middleware import WriteAccess
+from speedyfeed.serving.routes.page import PAGE
 from speedyfeed.serving.service import Service
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -49,7 +50,7 @@ def browser(tmp_path_factory):
 
 @contextmanager
 def served(service, token=None):
-    """The address of a running service."""
+    """Run the service, and yield its address."""
     app = build_app(service, WriteAccess(token, "127.0.0.1"))
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
@@ -82,7 +83,7 @@ def page(browser, service):
 
 
 class Page:
-    """What a user sees and does."""
+    """The page as a user sees and operates it."""
 
     def __init__(self, browser, address):
         self.browser = browser
@@ -97,7 +98,7 @@ class Page:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def texts(self, selector):
-        """Of all that match, in one question, so that nothing is redrawn in between."""
+        """Texts of all matching elements, read by one script so that nothing is redrawn in between."""
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
         return self.browser.execute_script(script, selector)
 
@@ -105,14 +106,14 @@ class Page:
         return self.texts(".story h3 button")
 
     def read(self, number):
-        """Open a story and wait until it has left the feed; its title."""
+        """Open a story, wait until it has left the feed, and return its title."""
         title = self.titles()[number]
         self.find(f".story:nth-child({number + 1}) h3 button").click()
         self.wait(lambda: title not in self.titles())
         return title
 
     def press(self, *keys):
-        """Wherever the focus is."""
+        """Press keys where the focus is."""
         ActionChains(self.browser).send_keys(*keys).perform()
 
     def problem(self):
@@ -130,7 +131,7 @@ def test_a_click_reranks_the_feed_and_every_story_says_why(page):
     reasons = page.texts(".why em")
     assert reasons
     assert set(reasons) == {title}
-    assert all("% alike" in told and "% of your taste" in told for told in page.texts(".told"))
+    assert all("% alike" in text and "% of your taste" in text for text in page.texts(".summary"))
     assert page.find("#map .user").get_attribute("visibility") == "visible"
     assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .click")) == 1
     assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .news")) == 12
@@ -153,12 +154,12 @@ def test_a_pasted_headline_joins_the_feed(page, service):
     page.read(0)
     page.find("#headline").send_keys("Cup comes <b>home</b> at last")
     page.find("#add button").click()
-    page.wait(lambda: "Published." in page.find("#joined").text)
-    assert "in your feed" in page.find("#joined").text
+    page.wait(lambda: "Published." in page.find("#published").text)
+    assert "in your feed" in page.find("#published").text
     assert "Cup comes <b>home</b> at last" in page.titles()  # as text, never as markup
     assert page.texts(".just-in h3 button") == ["Cup comes <b>home</b> at last"]
-    assert len(page.texts("#joined li")) == 3
-    page.find("#joined .link").click()
+    assert len(page.texts("#published li")) == 3
+    page.find("#published .link").click()
     assert page.browser.switch_to.active_element.text == "Cup comes <b>home</b> at last"
     assert len(service.feed.catalogue) == 13
 
@@ -166,15 +167,15 @@ def test_a_pasted_headline_joins_the_feed(page, service):
 def test_a_headline_far_down_is_fetched_to_be_seen(page, service):
     service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(40)])
     fresh = service.feed.recommend(Query(k=60))
-    last = fresh.ranked[-1].news.title  # its like will rank as low
+    last = fresh.ranked[-1].news.title  # the same text ranks as low
     page.find("#headline").send_keys(f"{last}")
     page.find("#add button").click()
-    page.wait(lambda: "Published." in page.find("#joined").text)
+    page.wait(lambda: "Published." in page.find("#published").text)
     assert len(page.texts(".just-in")) == 1
     assert len(page.titles()) > 21
 
 
-def test_topics_filter_and_popularity_blends(page):
+def test_topics_filter_and_popularity_mixes_in(page):
     page.find("#topics li:nth-child(3) button").click()
     page.wait(lambda: len(page.titles()) == 4)
     assert len(set(page.texts(".kicker"))) == 1
@@ -200,7 +201,7 @@ def test_an_error_is_shown_and_can_be_tried_again(page, service, monkeypatch):
     page.wait(lambda: not page.problem() and len(page.titles()) == 11)
 
 
-def test_a_service_that_is_gone_is_said_so(browser, service):
+def test_a_service_that_does_not_answer_is_reported(browser, service):
     with served(service) as address:
         page = Page(browser, address)
     page.find(".story h3 button").click()
@@ -216,8 +217,8 @@ def test_publishing_asks_for_the_token_until_it_is_right(browser, service):
         for token in ("wrong", "right"):
             page.wait(lambda: page.find("#token").is_displayed() and not page.find("#token").get_property("value"))
             page.find("#token").send_keys(token)
-            page.find("#door button.primary").click()
-        page.wait(lambda: "Published." in page.find("#joined").text)
+            page.find("#token-dialog button.primary").click()
+        page.wait(lambda: "Published." in page.find("#published").text)
     assert len(service.feed.catalogue) == 13
 
 
@@ -264,7 +265,7 @@ def test_a_phone_needs_no_sideways_scrolling(page):
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_no_other_host_is_asked_and_nothing_is_complained_about(page):
+def test_no_other_host_is_contacted_and_the_console_stays_empty(page):
     page.browser.get_log("browser")
     page.browser.get_log("performance")
     page.browser.get(page.address + "docs.html")
@@ -272,9 +273,9 @@ def test_no_other_host_is_asked_and_nothing_is_complained_about(page):
     page.browser.get(page.address)
     page.wait(page.titles)
     page.read(0)
-    asked = [entry for line in page.browser.get_log("performance") for entry in _urls(line["message"])]
-    assert len(asked) > 10
-    assert {urlsplit(url).netloc for url in asked} == {urlsplit(page.address).netloc}
+    urls = [entry for line in page.browser.get_log("performance") for entry in _urls(line["message"])]
+    assert len(urls) > 10
+    assert {urlsplit(url).netloc for url in urls} == {urlsplit(page.address).netloc}
     assert page.browser.get_log("browser") == []
 
 

@@ -1,4 +1,4 @@
-"""Writes survive a restart; another run takes over whole; one process serves a folder."""
+"""Writes survive a restart; another run is swapped in as a whole; one process serves a folder."""
 
 import threading
 
@@ -10,7 +10,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.service import Busy, Service
+from speedyfeed.serving.service import ReloadInProgress, Service
 
 CUP = News(news_id="new", title="Cup winner parades through town", category="sport", published=1e9)
 
@@ -19,7 +19,7 @@ def ids(service, **query):
     return [one.news.news_id for one in service.feed.recommend(Query(k=100, **query)).ranked]
 
 
-def test_added_news_are_found_by_the_next_request(service):
+def test_added_articles_are_found_by_the_next_request(service):
     service.add([CUP])
     assert "new" in ids(service, history=["N1"])
     assert service.feed.recommend(Query(history=["new"])).unknown == []
@@ -28,7 +28,7 @@ def test_added_news_are_found_by_the_next_request(service):
     assert service.feed.catalogue.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_more_news_than_a_batch_and_an_id_twice(service):
+def test_more_articles_than_a_batch_and_an_id_twice(service):
     news = [News(news_id=f"M{number % 70}", title=f"number {number}") for number in range(100)]
     service.add(news)
     assert len(service.feed.catalogue) == 12 + 70
@@ -73,7 +73,7 @@ def test_two_services_cannot_have_one_folder(service, run, tmp_path):
         Service(run, tmp_path / "data")
 
 
-def test_another_run_takes_over_with_all_that_was_written(run, another_run, tmp_path, graphs):
+def test_another_run_is_swapped_in_with_all_that_was_written(run, another_run, tmp_path, graphs):
     link = tmp_path / "current"
     link.symlink_to(run)
     service = Service(link, tmp_path / "data", graphs)
@@ -92,7 +92,7 @@ def test_another_run_takes_over_with_all_that_was_written(run, another_run, tmp_
     assert service.feed.catalogue.embeddings([row])[0] == pytest.approx(expected, abs=1e-5)
     assert (
         old.recommend(Query(history=["N1", ("a text", "", "", "")])).model == old.fingerprint
-    )  # for those who have it
+    )  # requests that hold it can finish
     assert len(list((tmp_path / "data").glob("graphs-*"))) == (1 if graphs.graphs_from == 0 else 0)
     service.close()
 
@@ -103,7 +103,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
     service = Service(link, tmp_path / "data")
     service.open()
     fingerprints = {service.feed.fingerprint}
-    asked = Query(history=["N1", ("Late goal", "", "", ""), "N9"], k=3)
+    query = Query(history=["N1", ("Late goal", "", "", ""), "N9"], k=3)
     answers, written, stop, failures = [], [], threading.Event(), []
 
     def guarded(work):
@@ -122,7 +122,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
         written.append(news_id)
 
     def ask():
-        answers.append(service.feed.recommend(asked))
+        answers.append(service.feed.recommend(query))
 
     threads = [threading.Thread(target=guarded(work)) for work in (ask, write)]
     for thread in threads:
@@ -172,7 +172,7 @@ def test_only_one_reload_at_a_time(service, monkeypatch):
     thread = threading.Thread(target=service.reload)
     thread.start()
     entered.wait(60)
-    with pytest.raises(Busy):
+    with pytest.raises(ReloadInProgress):
         service.reload()
     assert "N1" in ids(service)  # answered meanwhile
     leave.set()

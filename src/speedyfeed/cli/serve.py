@@ -1,8 +1,8 @@
-"""Serve a trained run: recommendations over HTTP, and a page to try them on.
+"""Serve a trained run over HTTP, with a web page to try it.
 
-News can be added, changed and removed while it runs; they are kept in a folder beside the run and are there after
-a restart. Writes need the bearer token in the environment variable SPEEDYFEED_TOKEN; without one, they are allowed
-only on a loopback address.
+Articles can be added, replaced and removed while the service runs. These writes are stored in a folder beside the
+run and survive a restart. They need the bearer token in the environment variable SPEEDYFEED_TOKEN; without a
+token, they are allowed only if the service listens on a loopback address.
 
 Example: speedyfeed serve runs/first --port 8000
 """
@@ -22,22 +22,23 @@ from speedyfeed.errors import InputError
 log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 5e-4
-"""A thread that computes lets others answer after so long, a tenth of what Python has."""
+"""Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a finished run; a link to one can be turned to the next and loaded with POST /v1/reload."""
+    """Folder of a finished run, or a link to one; POST /v1/reload loads the run that the link points to now."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 is every one of this machine."""
+    """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""
     port: int = 8000
+    """TCP port to listen on, 0 to 65535."""
     data: Path | None = None
-    """Folder for the news added and removed; RUN.feed unless given. One process at a time can have it."""
+    """Folder that stores added and removed articles, by default RUN.feed; one process at a time can use it."""
     precision: str = "auto"
-    """How new texts are encoded: auto measures fp32 and bf16 at the start and takes the faster; or one of them."""
+    """Precision for encoding new texts: fp32, bf16, or auto, which measures both and takes the faster one."""
     allow_origins: tuple[str, ...] = field(default=())
-    """Sites whose pages may call the service from a browser; none unless given."""
+    """Origins whose pages may call the service from a browser, such as https://news.example; by default none."""
 
 
 def run(arguments: Arguments) -> None:
@@ -52,15 +53,17 @@ def run(arguments: Arguments) -> None:
     if not 0 <= arguments.port < 1 << 16:
         raise InputError(f"port {arguments.port}: expected 0 to 65535")
     if not arguments.run.is_dir():
-        raise InputError(f"{arguments.run}: no such folder; make one with: speedyfeed train STORE {arguments.run}")
-    folder = arguments.run.absolute()  # a link stays one, so that the data do not move with it
+        raise InputError(
+            f"{arguments.run}: no such folder; train a run with: speedyfeed train STORE {arguments.run}"
+        )
+    folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link
     data = arguments.data or folder.with_name(f"{folder.name}.feed")
     service = Service(folder, data, precision=arguments.precision)
-    door = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
+    write_access = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
     sys.setswitchinterval(SWITCH_SECONDS)
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(service, door, allow_origins=arguments.allow_origins),
+            build_app(service, write_access, allow_origins=arguments.allow_origins),
             host=arguments.host,
             port=arguments.port,
             log_level="warning",
@@ -76,14 +79,14 @@ def run(arguments: Arguments) -> None:
     def open_service() -> None:
         try:
             opened = service.open()
-            log.info("%d news, model %s, in %.1f s", opened.news, opened.model, opened.seconds)
-            log.info("the page: http://%s:%d/   stop with Ctrl-C", _shown(arguments.host), arguments.port)
+            log.info("%d articles, model %s, loaded in %.1f s", opened.news, opened.model, opened.seconds)
+            log.info("serving at http://%s:%d/   stop with Ctrl-C", _browser_host(arguments.host), arguments.port)
         except Exception as error:
             failures.append(error)
             server.should_exit = True
 
-    if door.state == "off":
-        log.info("read-only: no %s in the environment, and %s is no loopback", TOKEN_VARIABLE, arguments.host)
+    if write_access.state == "off":
+        log.info("read-only: %s is not set, and %s is not a loopback address", TOKEN_VARIABLE, arguments.host)
     opening = threading.Thread(target=open_service, daemon=True)
     opening.start()
     try:
@@ -95,6 +98,6 @@ def run(arguments: Arguments) -> None:
         raise failures[0]
 
 
-def _shown(host: str) -> str:
-    """The address to type into a browser."""
+def _browser_host(host: str) -> str:
+    """Host to type into a browser for a service that listens on `host`."""
     return "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host

@@ -1,1 +1,1 @@
-"""From a run folder to a service: recommendations over HTTP, news added and removed while it runs, and a page."""
+"""Serving a trained run: recommendations over HTTP, articles added and removed at any time, and a web page."""

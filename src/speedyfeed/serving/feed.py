@@ -1,6 +1,10 @@
-"""One trained model and its news: encodes, ranks and says why.
+"""One trained model with its live catalogue: encodes texts, ranks articles and explains the ranking.
 
-A feed never changes its model: another run is another feed, and a request that began with one ends with it.
+    history --catalogue, encode--> clicks_LD --user encoder--> user_D --search--> hits --explain--> Answer
+
+A feed never changes its model: loading another run makes another feed, and a request uses one feed throughout.
+
+Shapes: L clicks of a history, K hits, V articles, D embedding width.
 """
 
 import hashlib
@@ -32,70 +36,77 @@ log = logging.getLogger(__name__)
 Embeddings = NDArray[np.float32]
 
 QUICK_K, QUICK_IDS = 50, 200
-"""An answer of at most so many news, to a query that names at most so many, may be quick."""
-REASONS = 2
-"""Clicks named for each recommendation, at most."""
+"""Largest k, and largest number of ids in a query, of a query that counts as quick."""
+MAX_REASONS = 2
+"""Clicks named as reasons for each recommended article, at most."""
+
+MapPosition = tuple[float, float]
+"""x and y on the map of all articles, from -1 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """Who asks, and for what."""
+    """A request for recommendations: the history of a user, and which articles to consider."""
 
     history: Sequence[str | Text] = ()
-    """Clicks, oldest first: news ids, or texts of news the feed has not."""
+    """Clicks, oldest first: ids of articles, or texts of articles that are not in the catalogue."""
     k: int = 10
+    """Maximum number of articles in the answer."""
     candidates: Sequence[str] | None = None
-    """Rank only these."""
+    """Ids of the only articles to rank; None ranks the whole catalogue."""
     exclude: Sequence[str] = ()
+    """Ids of articles to leave out, besides those in the history."""
     categories: Sequence[str] = ()
-    """Only these; none is any."""
+    """Categories to recommend from; empty means all."""
     max_age_seconds: float | None = None
-    """Only news known to be no older."""
+    """Maximum age of an article in seconds; articles of unknown age are left out. None allows any age."""
     popularity: float = 0.0
-    """Share of popularity in the score; the rest is taste."""
+    """Weight of popularity in the score, from 0 to 1; the rest is the match with the history."""
     explain: bool = False
+    """Whether to name the clicks that contribute most to each score."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reason:
-    """A click that speaks for a recommendation."""
+    """A click that contributes to the score of a recommended article."""
 
     click: int
-    """Its place in the history."""
+    """Position of the click in the history, from 0."""
     attention: float | None
-    """Its share of the user; None where the user encoder has no such thing."""
+    """Attention weight of the click in the user embedding; None if the user encoder has no such weights."""
     similarity: float
-    """Cosine of the angle between the two news."""
+    """Cosine similarity of the clicked and the recommended article."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """One news of an answer."""
+    """One article of an answer."""
 
     news: News
     score: float
-    place: tuple[float, float]
-    """On the map."""
+    map_position: MapPosition
     reasons: Sequence[Reason] = ()
+    """Clicks that contribute most to the score, largest contribution first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a user gets."""
+    """Recommendations for one query, all computed by one model."""
 
     model: str
-    """Fingerprint of the one model that made all of it."""
+    """Fingerprint of the model."""
     ranked: Sequence[Ranked]
+    """Recommended articles, best first."""
     unknown: Sequence[str]
-    """Ids of the query that name no news here."""
-    user: tuple[float, float]
-    """On the map."""
-    clicks: Sequence[tuple[float, float] | None]
-    """Places of the history on the map; None where unknown."""
+    """Ids in the history and among the candidates that are not in the catalogue."""
+    user: MapPosition
+    """Map position of the user."""
+    clicks: Sequence[MapPosition | None]
+    """Map position of each click of the history; None if its id is unknown."""
 
 
 class Feed:
-    """A recommender at work."""
+    """A recommender that answers queries over a live catalogue."""
 
     def __init__(
         self,
@@ -105,7 +116,7 @@ class Feed:
         batcher: MicroBatcher,
         precision: Precision | None = None,
     ) -> None:
-        """`index` is of the model's own news; texts are encoded in `precision`, fp32 if none is given."""
+        """`index` covers the articles saved with the model; texts are encoded in `precision`, by default fp32."""
         catalogue = model.catalogue
         assert catalogue is not None
         self.fingerprint = fingerprint
@@ -123,7 +134,7 @@ class Feed:
         self._autocast = nullcontext if precision is None else precision.autocast
 
     def encode(self, texts: Sequence[Text]) -> "Future[Embeddings]":
-        """One row per text, encoded together with what others submit."""
+        """Encode texts, together with those of other requests; the future holds one row per text, (texts, D)."""
         if not texts:
             nothing: Future[Embeddings] = Future()
             nothing.set_result(self.catalogue.embeddings([]))
@@ -131,98 +142,103 @@ class Feed:
         return self._batcher.submit(self._encode, texts)
 
     def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
-        """The best news for a user, without those in the history.
+        """Rank the best articles for a user, without those in the history.
 
-        `texts` are the embeddings of the texts in the history, where the caller has encoded them already.
+        `texts` holds the embeddings of the texts in the history, if the caller has encoded them already.
         """
         if texts is None:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
         clicks = _Clicks.resolve(query.history, texts, self.catalogue)
-        read = {click for click in query.history if isinstance(click, str)}
-        excluded = [self.catalogue.row(news_id) for news_id in {*read, *query.exclude}]
+        clicked = {click for click in query.history if isinstance(click, str)}
+        excluded = [self.catalogue.row(news_id) for news_id in {*clicked, *query.exclude}]
         since = None if query.max_age_seconds is None else time.time() - query.max_age_seconds
-        wanted = SearchFilter(
+        search_filter = SearchFilter(
             categories=frozenset(query.categories),
             published_since=since,
-            without=frozenset(row for row in excluded if row is not None),
+            excluded_rows=frozenset(row for row in excluded if row is not None),
             popularity=query.popularity,
         )
         user_D = self._model.encode_user(clicks.embeddings)
         unknown = list(clicks.unknown)
         if query.candidates is None:
-            found = self.catalogue.search(user_D, query.k, wanted)
+            hits = self.catalogue.search(user_D, query.k, search_filter)
         else:
             rows = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in rows.items() if row is None]
-            ordered = self.catalogue.score(user_D, [row for row in rows.values() if row is not None], wanted)
-            found = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
-        places = [None] * len(query.history)
-        for place, number in zip(self.places(clicks.embeddings), clicks.numbers, strict=True):
-            places[number] = place  # type: ignore[call-overload]
+            ordered = self.catalogue.score(
+                user_D, [row for row in rows.values() if row is not None], search_filter
+            )
+            hits = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
+        map_positions: list[MapPosition | None] = [None] * len(query.history)
+        for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
+            map_positions[click] = map_position
         return Answer(
             model=self.fingerprint,
-            ranked=self._rank(found, self._explain(found, clicks) if query.explain else None),
+            ranked=self._rank(hits, self._explain(hits, clicks) if query.explain else None),
             unknown=list(dict.fromkeys(unknown)),
-            user=self.places(user_D[None])[0],
-            clicks=places,
+            user=self.map_positions(user_D[None])[0],
+            clicks=map_positions,
         )
 
     def is_quick(self, query: Query) -> bool:
-        """Whether it is answered within some 2 ms; waking a thread for it, and being woken, takes as long."""
+        """Whether the answer takes about 2 ms or less, which is no more than handing the query to a thread."""
         has_filter = bool(query.categories) or query.max_age_seconds is not None or query.popularity > 0
         num_ids = len(query.history) + len(query.exclude) + len(query.candidates or ())
         return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
-        """News that say about the same, by angle; None where there is no such news."""
+        """The k articles with the highest cosine similarity to this one; None if its id is unknown."""
         row = self.catalogue.row(news_id)
         return None if row is None else self._rank(self.catalogue.similar(row, k))
 
-    def sample(self, most: int) -> list[Ranked]:
-        """Some news, evenly taken from all, to draw the map with."""
+    def sample(self, limit: int) -> list[Ranked]:
+        """At most `limit` articles, evenly spaced over the catalogue, to draw a map; scores are 0."""
         alive = self.catalogue.alive()
-        rows = alive[:: max(1, -(-len(alive) // most))]
+        rows = alive[:: max(1, -(-len(alive) // limit))]
         return self._rank(SearchHits(rows=rows, scores=np.zeros(len(rows), np.float32)))
 
-    def places(self, embeddings: Embeddings) -> list[tuple[float, float]]:
-        """On the map."""
-        return [(x, y) for x, y in self._projection.place(embeddings).astype(np.float64).round(4).tolist()]
+    def map_positions(self, embeddings: Embeddings) -> list[MapPosition]:
+        """Map positions of articles, clicks or users, rounded to 4 decimals."""
+        return [(x, y) for x, y in self._projection.project(embeddings).astype(np.float64).round(4).tolist()]
 
     def _encode(self, texts: Sequence[Text]) -> Embeddings:
         with self._autocast():
             return self._model.encode_news([text[:3] for text in texts], [category for *_, category in texts])
 
-    def _rank(self, found: SearchHits, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
-        places = self.places(self.catalogue.embeddings(found.rows))
+    def _rank(self, hits: SearchHits, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
+        map_positions = self.map_positions(self.catalogue.embeddings(hits.rows))
         return [
             Ranked(
-                news=self.catalogue.news(row), score=score, place=place, reasons=reasons[number] if reasons else ()
+                news=self.catalogue.news(row),
+                score=score,
+                map_position=map_position,
+                reasons=reasons[number] if reasons else (),
             )
-            for number, (row, score, place) in enumerate(
-                zip(found.rows.tolist(), found.scores.tolist(), places, strict=True)
+            for number, (row, score, map_position) in enumerate(
+                zip(hits.rows.tolist(), hits.scores.tolist(), map_positions, strict=True)
             )
         ]
 
-    def _explain(self, found: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
-        """For each news found, the clicks that gave most to its score: attention times inner product."""
-        if not len(clicks.numbers):
-            return [[] for _ in found.rows]
+    def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
+        """Clicks that contribute most to the score of each hit: attention weight times inner product."""
+        if not len(clicks.positions):
+            return [[] for _ in hits.rows]
         attention_L = self._model.weigh_clicks(clicks.embeddings)
-        news_KD = self.catalogue.embeddings(found.rows)
+        news_KD = self.catalogue.embeddings(hits.rows)
         products_KL = news_KD @ clicks.embeddings.T
-        lengths_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
-        cosines_KL = products_KL / np.maximum(lengths_KL, 1e-12)
-        gives_KL = products_KL if attention_L is None else products_KL * attention_L
-        order_KL = np.argsort(-gives_KL, axis=1)[:, :REASONS]
+        norms_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
+        cosines_KL = products_KL / np.maximum(norms_KL, 1e-12)
+        contributions_KL = products_KL if attention_L is None else products_KL * attention_L
+        order_KL = np.argsort(-contributions_KL, axis=1)[:, :MAX_REASONS]
         return [
             [
                 Reason(
-                    click=clicks.numbers[click],
+                    click=clicks.positions[click],
                     attention=None if attention_L is None else float(attention_L[click]),
                     similarity=float(cosines_KL[number, click]),
                 )
                 for click in order
-                if gives_KL[number, click] > 0
+                if contributions_KL[number, click] > 0
             ]
             for number, order in enumerate(order_KL.tolist())
         ]
@@ -230,61 +246,64 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Clicks:
-    """The known part of a history."""
+    """Clicks of a history that are texts or articles of the catalogue."""
 
     embeddings: Embeddings
-    numbers: Sequence[int]
-    """Beside each row, its place in the history."""
+    """One row per click, (L, D)."""
+    positions: Sequence[int]
+    """Position of each row in the whole history."""
     unknown: Sequence[str]
+    """Ids of the other clicks."""
 
     @classmethod
     def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":
+        """Look up the ids of a history, and take the rows of `texts` for its texts."""
         is_text = [not isinstance(click, str) for click in history]
         rows = [catalogue.row(click) if isinstance(click, str) else 0 for click in history]
-        embeddings = catalogue.embeddings([row or 0 for row in rows])  # of row 0 where there is another or none
+        embeddings = catalogue.embeddings([row or 0 for row in rows])  # row 0 is a placeholder
         embeddings[is_text] = texts
-        numbers = [number for number, row in enumerate(rows) if row is not None]
+        positions = [position for position, row in enumerate(rows) if row is not None]
         unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
-        return cls(embeddings=embeddings[numbers], numbers=numbers, unknown=unknown)
+        return cls(embeddings=embeddings[positions], positions=positions, unknown=unknown)
 
 
 def open_feed(
     run: Path, cache: Path, batcher: MicroBatcher, config: GraphConfig | None = None, *, precision: str = "fp32"
 ) -> Feed:
-    """The feed of a finished run; its graphs, where it needs any, are kept in the folder `cache`."""
-    run = run.resolve()  # a link that is turned elsewhere meanwhile must not mix two runs
+    """Open the feed of a finished run; its HNSW graphs, if it needs any, are cached in the folder `cache`."""
+    run = run.resolve()  # a link that changes while files are read must not mix two runs
     if not run.is_dir():
         raise InputError(f"{run}: no such folder; train a run with: speedyfeed train STORE {run}")
     model = Recommender.from_pretrained(run)
     if model.news.is_user_dependent:
         raise InputError(
-            f"{run}: encoder {model.config.news.encoder!r} makes another embedding of a news for every user: "
-            "there is none to index and serve; use speedyfeed recommend, or serve another run"
+            f"{run}: encoder {model.config.news.encoder!r} computes user-dependent article embeddings, "
+            "which cannot be indexed and served; use speedyfeed recommend, or serve another run"
         )
     if model.catalogue is None:
-        raise InputError(f"{run}: holds no news to recommend; let the training finish")
+        raise InputError(f"{run}: holds no articles to recommend; expected a run whose training has finished")
     chosen = choose_precision(precision, torch.device("cpu"), model.news.trial_step(), seconds=1)
     fingerprint = _fingerprint(run)
-    kept = cache / f"graphs-{fingerprint}"
-    if kept.is_dir():
-        index = open_index(kept)
+    cached = cache / f"graphs-{fingerprint}"
+    if cached.is_dir():
+        index = open_index(cached)
         assert isinstance(index, HnswIndex)
         return Feed(model, fingerprint, index, batcher, chosen)
     built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
     if built is not None:
-        built.save(kept)
+        built.save(cached)
     return Feed(model, fingerprint, built, batcher, chosen)
 
 
 def remove_other_graphs(cache: Path, fingerprint: str) -> None:
-    """Graphs of models that are served no more."""
+    """Delete the cached graphs of all models but this one."""
     for folder in cache.glob("graphs-*"):
         if folder.name != f"graphs-{fingerprint}":
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fingerprint(run: Path) -> str:
-    """Of all that decides what the model makes of a text, and of its news."""
+    """Hash of all files of a run that determine its embeddings and its catalogue, 16 hex digits."""
     files = [file for file in (run / "model").rglob("*") if file.is_file()] or list(run.glob("**/*.*"))
     whole = hashlib.sha256()
     for file in sorted([*files, *run.glob("document_frequencies.parquet")]):

@@ -1,12 +1,12 @@
-"""What was added to a feed and what was removed from it, on disk before anyone is told so.
+"""A durable log of the articles added to a feed and removed from it.
 
     seq   news_id   news (JSON, none once removed)   model     embedding
     1     N7        -                                -         -            removed
-    3     new-1     {"title": ...}                   a3f0...   256 floats   added, or changed: the latest counts
+    3     new-1     {"title": ...}                   a3f0...   256 floats   added or replaced: the latest counts
 
-SQLite with a write-ahead log, synced to disk at every commit: what `write` returned from survives kill -9 and a
-power cut. The process that has a journal open has it alone. An embedding is kept beside the model that made it, so
-that a restart encodes nothing and another model knows what it has to encode again.
+SQLite with a write-ahead log, synced to disk at every commit: what `write` and `remove` returned from survives
+kill -9 and a power cut. One process at a time can open a journal. Every embedding is stored with the fingerprint
+of its model, so that a restart encodes nothing again and another model knows what it has to encode.
 """
 
 import json
@@ -34,7 +34,7 @@ create table if not exists entries (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class News:
-    """One news as users see it."""
+    """One article as users see it."""
 
     news_id: str
     title: str
@@ -42,26 +42,29 @@ class News:
     body: str = ""
     category: str = ""
     published: float | None = None
-    """Seconds since 1970; None is not known."""
+    """Publication time in seconds since 1970; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """The latest that happened to one news."""
+    """The latest change to one article."""
 
     seq: int
+    """Number of the entry; later entries have larger numbers."""
     news_id: str
     news: News | None
-    """None: it was removed."""
+    """The article as added or replaced; None if it was removed."""
     model: str | None = None
-    """Fingerprint of the model that made the embedding."""
+    """Fingerprint of the model that computed the embedding."""
     embedding: NDArray[np.float32] | None = None
+    """Embedding of the article, (width,); None if it was removed."""
 
 
 class Journal:
-    """Entries in the order they were written; for one process at a time, any of its threads."""
+    """Entries in the order they were written; any thread of one process may use it."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the journal in `folder`, or create it; an error if another process has it open."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._file = sqlite3.connect(folder / "journal.sqlite", check_same_thread=False, timeout=0)
@@ -70,20 +73,20 @@ class Journal:
             self._file.execute("pragma journal_mode = wal")
             self._file.execute("pragma synchronous = full")
             with self._file:
-                self._file.execute("begin immediate")  # takes the lock, which a dying process gives back
+                self._file.execute("begin immediate")  # takes the lock, which is released when a process dies
                 self._file.execute(_SCHEMA)
         except sqlite3.DatabaseError as error:
             self._file.close()
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise InputError(
-                    f"{folder}: another process serves from it; stop that one, or give another --data"
+                    f"{folder}: another process serves from it; stop that process, or give another --data"
                 ) from error
             raise InputError(
-                f"{folder / 'journal.sqlite'}: holds no journal of ours ({error}); give another --data"
+                f"{folder / 'journal.sqlite'}: not a journal of speedyfeed ({error}); give another --data"
             ) from error
 
     def write(self, news: Sequence[News], model: str, embeddings: NDArray[np.float32]) -> int:
-        """Add or change these news; on disk when it returns. The last number it gave."""
+        """Record added or replaced articles, on disk once this returns; the number of the last entry."""
         rows = [
             (one.news_id, json.dumps(asdict(one)), model, _to_bytes(embedding))
             for one, embedding in zip(news, embeddings, strict=True)
@@ -92,20 +95,20 @@ class Journal:
             self._file.executemany(
                 "insert or replace into entries (news_id, news, model, embedding) values (?, ?, ?, ?)", rows
             )
-            return self._last()
+            return self._last_seq()
 
     def remove(self, news_id: str) -> int:
-        """Remove one news, the recommender's own included; on disk when it returns."""
+        """Record a removal, also of an article of the trained run, on disk once this returns; its number."""
         with self._lock, self._file:
             self._file.execute("insert or replace into entries (news_id) values (?)", (news_id,))
-            return self._last()
+            return self._last_seq()
 
-    def read(self, after: int = 0, *, most: int = 1024) -> list[Entry]:
-        """What was written after number `after`, in order, a part at a time; nothing at the end."""
+    def read(self, after: int = 0, *, limit: int = 1024) -> list[Entry]:
+        """The first `limit` entries with numbers above `after`, in order; empty at the end."""
         with self._lock:
             rows = self._file.execute(
                 "select seq, news_id, news, model, embedding from entries where seq > ? order by seq limit ?",
-                (after, most),
+                (after, limit),
             ).fetchall()
         return [
             Entry(
@@ -118,18 +121,18 @@ class Journal:
             for seq, news_id, news, model, embedding in rows
         ]
 
-    def note_embeddings(self, seqs: Sequence[int], model: str, embeddings: NDArray[np.float32]) -> None:
-        """Another model encoded these entries; the entries themselves stay as they are."""
+    def update_embeddings(self, seqs: Sequence[int], model: str, embeddings: NDArray[np.float32]) -> None:
+        """Replace the embeddings of these entries by those of another model; numbers and articles stay."""
         rows = [(model, _to_bytes(embedding), seq) for seq, embedding in zip(seqs, embeddings, strict=True)]
         with self._lock, self._file:
             self._file.executemany("update entries set model = ?, embedding = ? where seq = ?", rows)
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Close the file, so that another process can open it."""
         with self._lock:
             self._file.close()
 
-    def _last(self) -> int:
+    def _last_seq(self) -> int:
         (last,) = self._file.execute("select max(seq) from entries").fetchone()
         return int(last)
 

@@ -1,4 +1,4 @@
-"""Texts of many requests, encoded together by threads of their own."""
+"""Encoding in small batches: texts of concurrent requests are encoded together, in threads of their own."""
 
 import os
 import sys
@@ -13,32 +13,34 @@ import torch
 from numpy.typing import NDArray
 
 Text = tuple[str, str, str, str]
-"""Title, abstract, body and category; any may be empty."""
+"""Title, abstract, body and category of an article; any may be empty."""
 Embeddings = NDArray[np.float32]
 Encode = Callable[[Sequence[Text]], Embeddings]
 
 BATCH = 16
-"""Texts encoded together; larger batches are hardly faster and let others wait."""
+"""Texts encoded at once; larger batches are hardly faster, and make other requests wait."""
 ENCODE_NICENESS = 10
-"""Encoding takes all cores for as long as it lasts; recommendations go first."""
+"""Scheduling priority of the encoding threads (`nice`): they use all cores, and recommendations go first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
+    """Texts to encode, and the future that receives their embeddings."""
+
     encode: Encode
     texts: Sequence[Text]
     rows: "Future[Embeddings]" = field(default_factory=Future)
 
 
 class MicroBatcher:
-    """Encodes what is waiting for one model, up to about `BATCH` texts at once; first come, first served.
+    """Encodes waiting texts of the same model together, about `BATCH` at once, first come, first served.
 
-    A thread for each core, and each computes alone: threads that share a computation wait for the slowest of them
-    at every step of it, and beside recommendations there always is a slow one.
+    There is one thread for each core and each encodes a batch alone: threads that share a computation wait for the
+    slowest of them at every operation, and recommendations always slow one of them down.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        """As many threads as torch would use, if nothing is said."""
+        """Start the threads: `num_threads`, or by default as many as torch uses."""
         self.num_threads = num_threads or torch.get_num_threads()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = [
@@ -48,13 +50,13 @@ class MicroBatcher:
             thread.start()
 
     def submit(self, encode: Encode, texts: Sequence[Text]) -> "Future[Embeddings]":
-        """One row per text, when its turn has come."""
+        """Queue texts for encoding; the future holds one row per text, (texts, width)."""
         job = _Job(encode=encode, texts=texts)
         self._jobs.put(job)
         return job.rows
 
     def close(self) -> None:
-        """Finish what was submitted, then end."""
+        """Finish all submitted texts, then end the threads."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -62,16 +64,16 @@ class MicroBatcher:
 
     def _run(self) -> None:
         torch.set_num_threads(1)
-        if sys.platform == "linux":  # where priorities are per thread; those it starts inherit it
+        if sys.platform == "linux":  # where each thread has its own priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ENCODE_NICENESS)
         while (job := self._jobs.get()) is not None:
             while job is not None:
                 batch, job = self._fill(job)
                 _encode([one for one in batch if one.rows.set_running_or_notify_cancel()])
-                del batch  # an old model must not stay in memory until the next text comes
+                del batch  # else an old model stays in memory until the next text arrives
 
     def _fill(self, first: _Job) -> tuple[list[_Job], _Job | None]:
-        """A batch, and the job for another model that ended it, if one did."""
+        """Collect a batch of jobs for one model, and the next job if it is for another model."""
         batch = [first]
         while sum(len(one.texts) for one in batch) < BATCH:
             try:
@@ -79,7 +81,7 @@ class MicroBatcher:
             except Empty:
                 break
             if job is None:
-                self._jobs.put(None)  # nothing but its like comes after it: a thread ends with its next look
+                self._jobs.put(None)  # only stop signals follow: each thread needs one
                 break
             if job.encode != first.encode:
                 return batch, job
@@ -88,11 +90,12 @@ class MicroBatcher:
 
 
 def _encode(jobs: Sequence[_Job]) -> None:
+    """Encode the texts of all jobs at once, and give each job its rows."""
     if not jobs:
         return
     try:
         rows = jobs[0].encode([text for one in jobs for text in one.texts])
-    except Exception as error:  # whatever it is, those who wait must hear of it
+    except Exception as error:  # of any kind: it belongs to those who wait for the result
         for one in jobs:
             one.rows.set_exception(error)
         return

@@ -1,4 +1,4 @@
-"""Who may do what, and how much of it: the token, limits of a request, headers of every answer, metrics."""
+"""Checks around every request: write access, limits of size and time, security headers, metrics."""
 
 import asyncio
 import ipaddress
@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
-PATIENT_ROUTES = ("/v1/reload",)
-"""May take as long as they take."""
+"""Environment variable with the bearer token for writes."""
+UNTIMED_PATHS = ("/v1/reload",)
+"""Paths whose answer may take longer than `Limits.seconds`."""
 
 SECURITY_HEADERS = (
     (
@@ -38,39 +39,40 @@ SECURITY_HEADERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Of one request."""
+    """Limits of one request."""
 
     max_body: int = 4 << 20
-    """Bytes of a body."""
+    """Maximum size of the body in bytes."""
     body_seconds: float = 10.0
-    """For the next piece of a body to arrive."""
+    """Maximum wait in seconds for the next part of the body."""
     seconds: float = 30.0
-    """For the answer."""
+    """Maximum time in seconds until the answer is complete."""
 
 
 class WriteAccess:
-    """Lets writes through that carry the token; where none is set, only those from this machine."""
+    """Allows writes that carry the bearer token; without a token, only writes from this machine."""
 
     def __init__(self, token: str | None, host: str) -> None:
+        """`host` is the address the service listens on; without a token, only loopback allows writes."""
         self._token = token.encode() if token else None
         self.state: Literal["open", "token", "off"] = "token" if token else "open" if is_loopback(host) else "off"
 
     def __call__(self, request: Request) -> None:
-        """Raises what the caller is answered with."""
+        """Raise the HTTP error to answer with if the request may not write."""
         if self.state == "off":
-            raise HTTPException(403, "Writing is off here: the service was started without a token.")
+            raise HTTPException(403, "Writes are turned off: the service was started without a token.")
         if self._token is None:
             _require_own_page(request)
             return
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secrets.compare_digest(given.strip().encode(), self._token):
             raise HTTPException(
-                401, "This needs the service's token, as a bearer token.", {"WWW-Authenticate": "Bearer"}
+                401, "Writes need the bearer token of this service.", {"WWW-Authenticate": "Bearer"}
             )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a service bound there."""
+    """Whether only this machine can reach a service that listens on `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -78,16 +80,16 @@ def is_loopback(host: str) -> bool:
 
 
 def _require_own_page(request: Request) -> None:
-    """Another site open in the user's browser reaches loopback too; it cannot hide where it comes from."""
+    """Refuse writes by pages of other sites: a browser lets them reach loopback, but sends their origin."""
     origin = request.headers.get("origin")
     if not is_loopback(request.url.hostname or "") or (
         origin is not None and urlsplit(origin).netloc != request.headers.get("host")
     ):
-        raise HTTPException(403, "Writing without a token is for this machine and its own page only.")
+        raise HTTPException(403, "Without a token, only this machine and the page of this service may write.")
 
 
 class Metrics:
-    """Counts and times of requests, for Prometheus."""
+    """Counts and latencies of requests, exported to Prometheus."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -96,18 +98,20 @@ class Metrics:
         )
         self.seconds = Histogram(
             "speedyfeed_request_seconds",
-            "Time to answer.",
+            "Time to answer a request, in seconds.",
             ["route"],
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
             registry=self.registry,
         )
-        self.added = Counter("speedyfeed_news_added", "News added or changed.", registry=self.registry)
-        self.removed = Counter("speedyfeed_news_removed", "News removed.", registry=self.registry)
-        self.reloads = Counter("speedyfeed_reloads", "Runs loaded, or not.", ["outcome"], registry=self.registry)
+        self.added = Counter("speedyfeed_news_added", "Articles added or replaced.", registry=self.registry)
+        self.removed = Counter("speedyfeed_news_removed", "Articles removed.", registry=self.registry)
+        self.reloads = Counter(
+            "speedyfeed_reloads", "Attempts to load a run, by outcome.", ["outcome"], registry=self.registry
+        )
 
 
 class RequestGuard:
-    """Around every request: size, time, headers, metrics."""
+    """ASGI middleware that limits size and time of every request, adds headers and counts it."""
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
         self._app = app
@@ -128,12 +132,12 @@ class RequestGuard:
                 message["headers"] = [*message["headers"], *SECURITY_HEADERS, *_caching(message["headers"])]
             await send(message)
 
-        seconds = None if scope["path"] in PATIENT_ROUTES else self._limits.seconds
+        seconds = None if scope["path"] in UNTIMED_PATHS else self._limits.seconds
         try:
             async with asyncio.timeout(seconds):
-                await self._app(scope, _Intake(receive, self._limits), send_with_headers)
+                await self._app(scope, _LimitedBody(receive, self._limits), send_with_headers)
         except Exception as error:
-            if status:  # the answer has begun: all that is left is to break it off
+            if status:  # the answer has begun: it can only be broken off
                 raise
             if isinstance(error, TimeoutError):
                 answer = JSONResponse({"detail": "This took too long."}, 503, {"Retry-After": "1"})
@@ -147,30 +151,30 @@ class RequestGuard:
             self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
 
-class _Intake:
-    """A request's body, piece by piece, within the limits."""
+class _LimitedBody:
+    """ASGI `receive` that enforces the limits on the parts of a body."""
 
     def __init__(self, receive: Receive, limits: Limits) -> None:
         self._receive = receive
         self._limits = limits
         self._bytes = 0
-        self._is_whole = False
+        self._is_complete = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:
+        if self._is_complete:
             return await self._receive()
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, "The body did not arrive in time.") from None
+            raise HTTPException(408, "The request body did not arrive in time.") from None
         self._bytes += len(message.get("body", b""))
-        self._is_whole = not message.get("more_body", False)
+        self._is_complete = not message.get("more_body", False)
         if self._bytes > self._limits.max_body:
-            raise HTTPException(413, f"The body is longer than {self._limits.max_body} bytes.")
+            raise HTTPException(413, f"The request body is longer than {self._limits.max_body} bytes.")
         return message
 
 
 def _caching(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Answers change with every write: ask again each time, files of the page by their tag."""
+    """Header that makes browsers revalidate: answers change with every write, files of the page have an ETag."""
     return [] if any(name == b"cache-control" for name, _ in headers) else [(b"cache-control", b"no-cache")]

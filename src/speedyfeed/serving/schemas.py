@@ -1,4 +1,4 @@
-"""What goes over the wire: bodies with their limits, and answers."""
+"""JSON of requests and answers: fields, limits and descriptions, as OpenAPI shows them."""
 
 import time
 import uuid
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
-from speedyfeed.serving.feed import Answer, Query, Ranked
+from speedyfeed.serving.feed import Answer, MapPosition, Query, Ranked
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.micro_batcher import Text
 
@@ -17,32 +17,36 @@ MAX_IDS = 1000
 MAX_BATCH = 100
 
 NewId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~@+-]*$", max_length=128)]
-"""Safe in a path as it is."""
+"""Id of an added article; needs no escaping in a URL path."""
 AnyId = Annotated[str, Field(min_length=1, max_length=128)]
 Title = Annotated[str, Field(min_length=1, max_length=500, pattern=r"\S")]
 Abstract = Annotated[str, Field(max_length=5_000)]
 Body = Annotated[str, Field(max_length=50_000)]
 Category = Annotated[str, Field(max_length=100)]
-Place = Annotated[list[float], Field(min_length=2, max_length=2)]
-"""x and y on the map of all news, from -1 to 1."""
+Coordinates = Annotated[list[float], Field(min_length=2, max_length=2)]
+"""x and y on the map of all articles, from -1 to 1."""
 
 
 class _Body(BaseModel):
+    """A request body: unknown fields, wrong types, NaN and Inf are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _whole(number: object) -> object:
-    """To JSON 40.0 and 40 are the same."""
+    """Turn 40.0 into 40: JSON does not tell them apart."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _text(time: object) -> object:
+    """Refuse a time that is a number: its unit would be a guess."""
     if not isinstance(time, str):
         raise ValueError("should be a time, written like 2026-11-15T08:30:00Z")
     return time
 
 
 def _in_utc(time: datetime) -> datetime:
+    """Convert to UTC, within the years that datetime can hold."""
     try:
         return time.astimezone(UTC)
     except OverflowError:
@@ -50,36 +54,54 @@ def _in_utc(time: datetime) -> datetime:
 
 
 class TextBody(_Body):
-    """The text of a news the feed does not have."""
+    """Text of an article that need not be in the catalogue."""
 
-    title: Title
-    abstract: Abstract = ""
-    body: Body = ""
-    category: Category = ""
+    title: Title = Field(description="Headline of the article; must not be blank.")
+    abstract: Abstract = Field("", description="Summary of the article, if available.")
+    body: Body = Field("", description="Full text of the article, if available.")
+    category: Category = Field("", description="Name of the category; empty if the article has none.")
 
     def to_text(self) -> Text:
+        """Title, abstract, body and category, as encoders take them."""
         return self.title, self.abstract, self.body, self.category
 
 
 class RecommendBody(_Body):
-    """A user, and what to look for."""
+    """History of a user, and which articles to recommend."""
 
     history: list[AnyId | TextBody] = Field(
-        [], max_length=MAX_HISTORY, description="Clicks, oldest first: ids, or texts. Empty is a new user."
+        [],
+        max_length=MAX_HISTORY,
+        description="Clicks of the user, oldest first: ids of articles, or their texts. Empty for a new user.",
     )
     k: Annotated[int, BeforeValidator(_whole)] = Field(
-        10, ge=1, le=MAX_K, description="How many news to answer with, at most."
+        10, ge=1, le=MAX_K, description="Maximum number of articles in the answer."
     )
-    candidates: list[AnyId] | None = Field(None, max_length=MAX_IDS, description="Rank only these.")
-    exclude: list[AnyId] = Field([], max_length=MAX_IDS, description="Leave out these, and the history.")
-    categories: list[Category] = Field([], max_length=100, description="Only these; empty is any.")
+    candidates: list[AnyId] | None = Field(
+        None, max_length=MAX_IDS, description="Ids of the only articles to rank; null ranks all articles."
+    )
+    exclude: list[AnyId] = Field(
+        [], max_length=MAX_IDS, description="Ids of articles to leave out, besides those in the history."
+    )
+    categories: list[Category] = Field(
+        [], max_length=100, description="Categories to recommend from; empty means all."
+    )
     max_age_hours: float | None = Field(
-        None, gt=0, le=1_000_000, description="Only news known to have been published within so many hours."
+        None,
+        gt=0,
+        le=1_000_000,
+        description="Maximum age of an article in hours; articles of unknown age are left out. Null for any age.",
     )
-    popularity: float = Field(0.0, ge=0, le=1, description="Share of popularity in the score; the rest is taste.")
-    explain: bool = Field(False, description="Say which clicks speak for each news.")
+    popularity: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Weight of popularity in the score, from 0 to 1; the rest is the match with the history.",
+    )
+    explain: bool = Field(False, description="Whether to name the clicks that contribute most to each score.")
 
     def to_query(self) -> Query:
+        """The query that a feed answers."""
         return Query(
             history=[click if isinstance(click, str) else click.to_text() for click in self.history],
             k=self.k,
@@ -93,14 +115,17 @@ class RecommendBody(_Body):
 
 
 class NewsBody(TextBody):
-    """A news to add, or to change if its id is taken."""
+    """An article to add; it replaces the article with the same id, if there is one."""
 
-    news_id: NewId | None = Field(None, description="Left out, a new one is given.")
+    news_id: NewId | None = Field(None, description="Id of the article; generated if left out.")
     published: Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_in_utc)] | None = Field(
-        None, strict=False, description="Left out, it is now."
+        None,
+        strict=False,
+        description="Time of publication with its time zone, like 2026-11-15T08:30:00Z; now if left out.",
     )
 
     def to_news(self) -> News:
+        """The article with the id and the time that were left out."""
         return News(
             news_id=self.news_id or f"new-{uuid.uuid4().hex[:12]}",
             title=self.title,
@@ -112,124 +137,142 @@ class NewsBody(TextBody):
 
 
 class AddBody(_Body):
-    """News to add together."""
+    """Articles to add in one request."""
 
-    news: list[NewsBody] = Field(min_length=1, max_length=MAX_BATCH)
+    news: list[NewsBody] = Field(
+        min_length=1,
+        max_length=MAX_BATCH,
+        description="Articles to add; the last one counts if an id occurs twice.",
+    )
 
 
 class NewsAnswer(BaseModel):
-    """A news."""
+    """An article without its full text."""
 
-    news_id: str
-    title: str
-    abstract: str
-    category: str
-    published: datetime | None = Field(description="None: not known.")
-    place: Place = Field(description="x and y on the map of all news, from -1 to 1.")
+    news_id: str = Field(description="Id of the article.")
+    title: str = Field(description="Headline of the article.")
+    abstract: str = Field(description="Summary of the article; empty if there is none.")
+    category: str = Field(description="Name of the category; empty if there is none.")
+    published: datetime | None = Field(description="Time of publication; null if unknown.")
+    place: Coordinates = Field(description="Map position: x and y, from -1 to 1.")
 
     @classmethod
-    def of(cls, news: News, place: tuple[float, float]) -> Self:
-        return cls(**_fields(news, place))
+    def from_news(cls, news: News, map_position: MapPosition) -> Self:
+        """The answer for an article at that map position."""
+        return cls(**_fields(news, map_position))
 
 
 class ReasonAnswer(BaseModel):
-    """A click that speaks for a news."""
+    """A click that contributes to the score of a recommended article."""
 
-    click: int = Field(description="Its place in the history, from 0.")
-    attention: float | None = Field(description="Its share of the user; null where the model has no such thing.")
-    similarity: float = Field(description="Cosine between the two news.")
+    click: int = Field(description="Position of the click in the history, from 0.")
+    attention: float | None = Field(
+        description="Attention weight of the click in the user embedding; null if the model has no such weights."
+    )
+    similarity: float = Field(description="Cosine similarity of the clicked and the recommended article.")
 
 
 class RankedNews(NewsAnswer):
-    """A news with its score."""
+    """An article with its score."""
 
-    score: float
-    reasons: list[ReasonAnswer] = []
+    score: float = Field(description="Score of the article; larger is better.")
+    reasons: list[ReasonAnswer] = Field(
+        [], description="Clicks that contribute most to the score, if an explanation was asked for."
+    )
 
     @classmethod
     def from_ranked(cls, ranked: Ranked) -> "RankedNews":
+        """The answer for one article of a ranking."""
         reasons = [
             ReasonAnswer(click=one.click, attention=one.attention, similarity=one.similarity)
             for one in ranked.reasons
         ]
-        return cls(**_fields(ranked.news, ranked.place), score=ranked.score, reasons=reasons)
+        return cls(**_fields(ranked.news, ranked.map_position), score=ranked.score, reasons=reasons)
 
 
 class RecommendAnswer(BaseModel):
-    """Recommendations, all by one model."""
+    """Recommendations, all computed by one model."""
 
     model: str = Field(description="Fingerprint of the model that answered.")
-    news: list[RankedNews] = Field(description="Best first.")
-    unknown: list[str] = Field(description="Ids of the request that name no news here.")
-    user: Place = Field(description="The user's place on the map.")
-    clicks: list[Place | None] = Field(description="Places of the history; null where unknown.")
+    news: list[RankedNews] = Field(description="Recommended articles, best first.")
+    unknown: list[str] = Field(description="Ids in the history and the candidates that no article has.")
+    user: Coordinates = Field(description="Map position of the user: x and y, from -1 to 1.")
+    clicks: list[Coordinates | None] = Field(
+        description="Map position of each click of the history; null if its id is unknown."
+    )
 
     @classmethod
     def from_answer(cls, answer: Answer) -> "RecommendAnswer":
+        """The JSON of a feed's answer."""
         return cls(
             model=answer.model,
             news=[RankedNews.from_ranked(one) for one in answer.ranked],
             unknown=list(answer.unknown),
             user=list(answer.user),
-            clicks=[None if place is None else list(place) for place in answer.clicks],
+            clicks=[None if click is None else list(click) for click in answer.clicks],
         )
 
 
 class ListAnswer(BaseModel):
-    """Some news."""
+    """A list of articles."""
 
-    news: list[RankedNews]
+    news: list[RankedNews] = Field(description="The articles of the list.")
 
 
 class AddAnswer(BaseModel):
-    """News that are on disk and can be found."""
+    """Articles that were added: they are on disk and can be recommended."""
 
-    news_ids: list[str]
+    news_ids: list[str] = Field(description="Ids of the articles, in the order of the request.")
 
 
 class RemoveAnswer(BaseModel):
-    """A news that is gone for good."""
+    """An article that was removed for good."""
 
-    news_id: str
+    news_id: str = Field(description="Id of the removed article.")
 
 
 class ReloadAnswer(BaseModel):
-    """The run that answers now."""
+    """The run that is in service after a reload."""
 
-    model: str
-    news: int
-    seconds: float
+    model: str = Field(description="Fingerprint of the model in service.")
+    news: int = Field(description="Number of articles that can be recommended.")
+    seconds: float = Field(description="Duration of the reload in seconds.")
 
 
 class AboutAnswer(BaseModel):
-    """What is served."""
+    """What the service serves, and who may write to it."""
 
-    version: str
-    model: str
-    news: int
-    categories: dict[str, int] = Field(description="News of each, the largest first.")
-    knows_popularity: bool
-    writes: str = Field(description="open, token (one is needed) or off.")
+    version: str = Field(description="Version of SpeedyFeed.")
+    model: str = Field(description="Fingerprint of the model in service.")
+    news: int = Field(description="Number of articles that can be recommended.")
+    categories: dict[str, int] = Field(description="Number of articles in each category, largest first.")
+    knows_popularity: bool = Field(
+        description="Whether click counts are known, so that popularity can affect scores."
+    )
+    writes: str = Field(
+        description="Who may write: open (this machine), token (whoever has the bearer token) or off (nobody)."
+    )
 
 
 class StateAnswer(BaseModel):
-    """How the service is."""
+    """State of the service."""
 
-    status: str
+    status: str = Field(description="ok if the process is alive, ready if it can recommend.")
 
 
 class Problem(BaseModel):
-    """Why there is no answer."""
+    """Why a request failed."""
 
-    detail: str
+    detail: str = Field(description="One sentence that says what is wrong.")
 
 
-def _fields(news: News, place: tuple[float, float]) -> dict[str, Any]:
+def _fields(news: News, map_position: MapPosition) -> dict[str, Any]:
+    """Fields of `NewsAnswer`."""
     return {
         "news_id": news.news_id,
         "title": news.title,
         "abstract": news.abstract,
         "category": news.category,
         "published": None if news.published is None else datetime.fromtimestamp(news.published, UTC),
-        "place": list(place),
+        "place": list(map_position),
     }

@@ -1,7 +1,7 @@
-"""A feed that can be written to: every write goes to the journal first, and another run can take its place.
+"""A feed with durable writes: every write goes to the journal first, and another run can be swapped in.
 
-write:    encode -> journal (on disk) -> feed -> answer
-reload:   load the run beside the one that answers -> what the journal holds -> take its place
+write:    encode -> journal (on disk) -> live catalogue -> answer
+reload:   open the new feed beside the old one -> replay the journal -> swap
 """
 
 import logging
@@ -24,26 +24,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Busy(Exception):
-    """A reload is under way already."""
+class ReloadInProgress(Exception):
+    """Raised by a reload while another one has not finished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reloaded:
-    """What a reload did."""
+class ReloadResult:
+    """The run that a reload put into service."""
 
     model: str
+    """Fingerprint of the model."""
     news: int
+    """Number of articles that can be recommended."""
     seconds: float
+    """Duration of the reload."""
 
 
 class Service:
-    """The feed of a run folder and the journal of what was added to it since."""
+    """The feed of a run folder, and the journal of what was added to it and removed from it."""
 
     def __init__(
         self, run: Path, data: Path, config: GraphConfig | None = None, *, precision: str = "fp32"
     ) -> None:
-        """Takes the journal in `data`; `open` must be called before anything else."""
+        """Open the journal in the folder `data`; call `open` before anything else."""
         self._run = run
         self._data = data
         self._config = config
@@ -56,46 +59,46 @@ class Service:
 
     @property
     def feed(self) -> Feed:
-        """The one that answers now. A request takes it once and keeps to it."""
+        """Feed in service now; a request takes it once and uses it throughout."""
         assert self._feed is not None, "not open yet"
         return self._feed
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a feed to answer."""
+        """Whether a run is loaded."""
         return self._feed is not None
 
-    def open(self) -> Reloaded:
-        """Load the run with what the journal holds."""
+    def open(self) -> ReloadResult:
+        """Load the run folder for the first time, and replay the journal."""
         return self.reload()
 
-    def reload(self) -> Reloaded:
-        """Load the run folder as it is now, and let it answer once it is whole; until then the old one does.
+    def reload(self) -> ReloadResult:
+        """Load the run folder as it is now and swap it in once it is complete; the old feed answers until then.
 
-        The old feed is left to the requests that have it; it goes when the last of them does.
+        Requests that hold the old feed finish with it; its memory is freed when the last of them ends.
         """
         if not self._reloading.acquire(blocking=False):
-            raise Busy
+            raise ReloadInProgress
         try:
             start = time.monotonic()
             feed = open_feed(self._run, self._data, self._batcher, self._config, precision=self._precision)
             seen = self._replay(feed, 0)
-            with self._writing:  # only what was written during the last moments is left
+            with self._writing:  # short: only what was written since the first replay is left
                 self._replay(feed, seen)
                 self._feed = feed
             remove_other_graphs(self._data, feed.fingerprint)
-            return Reloaded(model=feed.fingerprint, news=len(feed.catalogue), seconds=time.monotonic() - start)
+            return ReloadResult(model=feed.fingerprint, news=len(feed.catalogue), seconds=time.monotonic() - start)
         finally:
             self._reloading.release()
 
     def add(self, news: Sequence[News]) -> None:
-        """Encode news and put them in; when it returns they are on disk and can be found."""
+        """Encode and add articles; once this returns they are on disk and can be recommended."""
         distinct = list({one.news_id: one for one in news}.values())
-        for some in self._in_turns(distinct):
+        for some in self._chunks(distinct):
             self._add(some)
 
     def remove(self, news_id: str) -> bool:
-        """Take a news out, for good; whether it was there."""
+        """Remove an article for good; False if there is none with this id."""
         with self._writing:
             if self.feed.catalogue.row(news_id) is None:
                 return False
@@ -103,7 +106,7 @@ class Service:
             return self.feed.catalogue.remove(news_id)
 
     def close(self) -> None:
-        """Give the journal back."""
+        """Close the journal and end the encoding threads."""
         with self._writing:
             self._journal.close()
         self._batcher.close()
@@ -117,39 +120,40 @@ class Service:
                     self._journal.write(news, feed.fingerprint, embeddings)
                     feed.catalogue.add(news, embeddings)
                     return
-            # Another model took over while this one encoded.
+            # Another feed was swapped in during encoding: encode again, with its model.
 
     def _replay(self, feed: Feed, after: int) -> int:
-        """Do to the feed what was done since entry `after`; the last entry seen."""
+        """Apply the journal entries after number `after` to the feed; the number of the last one."""
         while entries := self._journal.read(after):
             for entry in entries:
                 if entry.news is None:
                     feed.catalogue.remove(entry.news_id)
             self._encode_again([one for one in entries if one.news and one.model != feed.fingerprint], feed)
-            kept = [one for one in entries if one.news and one.model == feed.fingerprint]
-            if kept:
+            encoded = [one for one in entries if one.news and one.model == feed.fingerprint]
+            if encoded:
                 feed.catalogue.add(
-                    [one.news for one in kept if one.news],
-                    np.stack([one.embedding for one in kept if one.embedding is not None]),
+                    [one.news for one in encoded if one.news],
+                    np.stack([one.embedding for one in encoded if one.embedding is not None]),
                 )
             after = entries[-1].seq
         return after
 
     def _encode_again(self, entries: Sequence[Entry], feed: Feed) -> None:
-        for some in self._in_turns(entries):
+        """Add entries whose embeddings come from another model, encoded by the model of the feed."""
+        for some in self._chunks(entries):
             news = [one.news for one in some if one.news]
             embeddings = _encode(feed, news)
-            self._journal.note_embeddings([one.seq for one in some], feed.fingerprint, embeddings)
+            self._journal.update_embeddings([one.seq for one in some], feed.fingerprint, embeddings)
             feed.catalogue.add(news, embeddings)
 
-    def _in_turns(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """As many at a time as are encoded at once; between two turns it is others' turn."""
+    def _chunks(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Split into chunks of one batch per thread, so that other requests are encoded in between."""
         size = BATCH * self._batcher.num_threads
         return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _encode(feed: Feed, news: Sequence[News]) -> Embeddings:
-    """All together, each batch by another thread."""
+    """Embeddings of articles, (news, D); the batches are spread over the encoding threads."""
     texts: list[Text] = [(one.title, one.abstract, one.body, one.category) for one in news]
     rows = [feed.encode(texts[start : start + BATCH]) for start in range(0, len(texts), BATCH)]
     return np.concatenate([one.result() for one in rows])

@@ -1,8 +1,8 @@
-// The service, as functions. A problem is thrown as an Error whose message can be shown.
+// Routes of the service as functions. A failed request throws an Error whose message can be shown.
 
-const TOKEN = "speedyfeed-token";
+const TOKEN_KEY = "speedyfeed-token";
 
-export class Refused extends Error {}
+export class Unauthorized extends Error {}
 
 async function call(path, options = {}) {
   let response;
@@ -12,7 +12,7 @@ async function call(path, options = {}) {
     throw new Error("The service does not answer.");
   }
   const body = await response.json().catch(() => ({}));
-  if (response.status === 401) throw new Refused(body.detail);
+  if (response.status === 401) throw new Unauthorized(body.detail);
   if (!response.ok) throw new Error(body.detail ?? `The service answered ${response.status}.`);
   return body;
 }
@@ -24,9 +24,9 @@ export const about = () => call("v1/about");
 export const sample = (limit) => call(`v1/map?limit=${limit}`);
 export const recommend = (query) => post("v1/recommend", query);
 export const similar = (id, k) => call(`v1/news/${encodeURIComponent(id)}/similar?k=${k}`);
-export const setToken = (token) => sessionStorage.setItem(TOKEN, token);
+export const setToken = (token) => sessionStorage.setItem(TOKEN_KEY, token);
 
 export function publish(news) {
-  const token = sessionStorage.getItem(TOKEN);
+  const token = sessionStorage.getItem(TOKEN_KEY);
   return post("v1/news", { news: [news] }, token ? { authorization: `Bearer ${token}` } : {});
 }

@@ -1,71 +1,71 @@
-// The page: what was read, what is shown, and what happens on a click.
+// The page: its state, what it shows, and what happens on a click.
 
 import * as api from "./api.js";
 import { $, element, hueOf, setTopics } from "./elements.js";
-import { drawNews, drawReader } from "./map.js";
+import { drawNews, drawUser } from "./map.js";
 import { drawStories, moveFocus, showStory } from "./stories.js";
 
-const KEPT = "speedyfeed-history";
-const PAGE = 21;
-const MOST = 200;
+const HISTORY_KEY = "speedyfeed-history";
+const PAGE_SIZE = 21;
+const MAX_K = 200;
 
 const state = {
-  history: JSON.parse(localStorage.getItem(KEPT) ?? "[]"),
+  history: JSON.parse(localStorage.getItem(HISTORY_KEY) ?? "[]"),
   topic: null,
-  k: PAGE,
+  k: PAGE_SIZE,
   popularity: 0,
   fresh: new Set(),
-  asked: 0,
+  requests: 0,
 };
 
-const question = (history) => ({
+const queryFor = (history) => ({
   history: history.map((one) => one.news_id),
   categories: state.topic ? [state.topic] : [],
   popularity: state.popularity,
 });
 
-// Answers may overtake each other: only the one to the latest question is drawn.
+// Answers may arrive out of order: only the answer to the latest request is drawn.
 async function refresh() {
-  const asked = ++state.asked;
+  const request = ++state.requests;
   const history = [...state.history];
   $("feed").setAttribute("aria-busy", "true");
   try {
-    const answer = await api.recommend({ ...question(history), k: state.k, explain: true });
-    if (asked !== state.asked) return;
-    const gone = new Set(answer.unknown);
+    const answer = await api.recommend({ ...queryFor(history), k: state.k, explain: true });
+    if (request !== state.requests) return;
+    const removed = new Set(answer.unknown);
     drawStories(answer.news, history, { fresh: state.fresh, read });
-    drawReader(answer, history);
-    state.history = history.filter((one) => !gone.has(one.news_id));
+    drawUser(answer, history);
+    state.history = history.filter((one) => !removed.has(one.news_id));
     drawHistory();
     $("model").textContent = answer.model;
-    $("more").hidden = answer.news.length < state.k || state.k >= MOST;
+    $("more").hidden = answer.news.length < state.k || state.k >= MAX_K;
     $("welcome").hidden = state.history.length > 0;
     hideProblem();
   } catch (problem) {
-    if (asked === state.asked) showProblem(problem, refresh);
+    if (request === state.requests) showProblem(problem, refresh);
   } finally {
-    if (asked === state.asked) $("feed").setAttribute("aria-busy", "false");
+    if (request === state.requests) $("feed").setAttribute("aria-busy", "false");
   }
 }
 
 function read(news) {
   const { news_id, title, category } = news;
   state.history = [...state.history.filter((one) => one.news_id !== news_id), { news_id, title, category }].slice(-100);
-  state.k = PAGE;
-  say(`Read: ${title}. The feed is re-ranked.`);
+  state.k = PAGE_SIZE;
+  announce(`Read: ${title}. The feed is re-ranked.`);
   refresh();
 }
 
-function forget(keep) {
-  state.history = keep;
+function setHistory(history) {
+  state.history = history;
   refresh();
 }
 
 function drawHistory() {
-  localStorage.setItem(KEPT, JSON.stringify(state.history));
+  localStorage.setItem(HISTORY_KEY, JSON.stringify(state.history));
   $("history").replaceChildren(...state.history.toReversed().map((one) => {
     const drop = element("button", { type: "button", title: "Forget this", "aria-label": `Forget ${one.title}` }, "✕");
-    drop.addEventListener("click", () => forget(state.history.filter((other) => other !== one)));
+    drop.addEventListener("click", () => setHistory(state.history.filter((other) => other !== one)));
     return element("li", { hue: hueOf(one.category) }, element("span", {}, one.title), drop);
   }));
   const none = state.history.length === 0;
@@ -85,43 +85,43 @@ async function publish() {
     state.fresh.add(id);
     $("headline").value = "";
     await refresh();
-    await showJoined(id, headline);
+    await showPublished(id, headline);
     loadAbout();
   } catch (problem) {
-    if (problem instanceof api.Refused) askToken();
+    if (problem instanceof api.Unauthorized) askToken();
     else showProblem(problem, publish);
   } finally {
     button.disabled = false;
   }
 }
 
-async function showJoined(id, headline) {
+async function showPublished(id, headline) {
   const [ranked, near] = await Promise.all([
-    api.recommend({ ...question(state.history), k: MOST }),
+    api.recommend({ ...queryFor(state.history), k: MAX_K }),
     api.similar(id, 3),
   ]);
-  const place = ranked.news.findIndex((one) => one.news_id === id) + 1;
-  if (place > state.k) {
-    state.k = place;
+  const rank = ranked.news.findIndex((one) => one.news_id === id) + 1;
+  if (rank > state.k) {
+    state.k = rank;
     await refresh();
   }
-  const told = place ? `It is number ${place} in your feed.` : `It is not among your first ${MOST} yet.`;
-  const show = element("button", { type: "button", className: "link", hidden: !place }, "Show it");
+  const message = rank ? `It is number ${rank} in your feed.` : `It is not among your first ${MAX_K} yet.`;
+  const show = element("button", { type: "button", className: "link", hidden: !rank }, "Show it");
   show.addEventListener("click", () => showStory(id));
-  $("joined").replaceChildren(
-    element("p", {}, element("b", {}, "Published. "), told, " ", show),
+  $("published").replaceChildren(
+    element("p", {}, element("b", {}, "Published. "), message, " ", show),
     element("p", {}, "Closest to it:"),
     element("ul", {}, ...near.news.map((one) => element("li", {}, one.title))),
   );
-  say(`Published: ${headline}. ${told}`);
+  announce(`Published: ${headline}. ${message}`);
 }
 
 function askToken() {
-  const door = $("door");
+  const dialog = $("token-dialog");
   $("token").value = "";
-  door.showModal();
-  door.onclose = () => {
-    if (door.returnValue !== "ok" || !$("token").value) return;
+  dialog.showModal();
+  dialog.onclose = () => {
+    if (dialog.returnValue !== "ok" || !$("token").value) return;
     api.setToken($("token").value);
     publish();
   };
@@ -146,7 +146,7 @@ function topicButton(text, topic) {
   const button = element("button", { type: "button", "aria-pressed": String(state.topic === topic) }, text);
   button.addEventListener("click", () => {
     state.topic = topic;
-    state.k = PAGE;
+    state.k = PAGE_SIZE;
     for (const other of $("topics").querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
     refresh();
   });
@@ -165,8 +165,8 @@ function hideProblem() {
   $("problem").hidden = true;
 }
 
-function say(text) {
-  $("said").textContent = text;
+function announce(text) {
+  $("announcement").textContent = text;
 }
 
 function setTheme(theme) {
@@ -182,7 +182,7 @@ function switchTheme() {
 const keys = {
   j: () => moveFocus(1),
   k: () => moveFocus(-1),
-  u: () => $("undo").hidden || forget(state.history.slice(0, -1)),
+  u: () => $("undo").hidden || setHistory(state.history.slice(0, -1)),
   n: () => $("headline").focus(),
   t: switchTheme,
   "?": () => $("keys").showModal(),
@@ -196,10 +196,10 @@ document.addEventListener("keydown", (event) => {
   }
 });
 $("undo").addEventListener("click", keys.u);
-$("forget").addEventListener("click", () => forget([]));
+$("forget").addEventListener("click", () => setHistory([]));
 $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", keys["?"]);
-$("more").addEventListener("click", () => { state.k = Math.min(MOST, state.k + PAGE - 1); refresh(); });
+$("more").addEventListener("click", () => { state.k = Math.min(MAX_K, state.k + PAGE_SIZE - 1); refresh(); });
 $("popularity").addEventListener("input", (event) => { state.popularity = Number(event.target.value); refresh(); });
 $("add").addEventListener("submit", (event) => { event.preventDefault(); publish(); });
 $("headline").addEventListener("keydown", (event) => {

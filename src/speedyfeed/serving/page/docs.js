@@ -1,4 +1,4 @@
-// The OpenAPI document as a page.
+// A page made from the OpenAPI document: routes with their parameters, bodies, answers and problems.
 
 import { $, element } from "./elements.js";
 
@@ -13,12 +13,16 @@ function typeOf(schema) {
 }
 
 function limits(schema) {
-  const told = {
+  const texts = {
     minimum: (n) => `at least ${n}`, exclusiveMinimum: (n) => `above ${n}`, maximum: (n) => `at most ${n}`,
     maxLength: (n) => `at most ${n} characters`, maxItems: (n) => `at most ${n}`,
   };
-  const parts = Object.entries(told).filter(([key]) => key in schema).map(([key, text]) => text(schema[key]));
+  const parts = Object.entries(texts).filter(([key]) => key in schema).map(([key, text]) => text(schema[key]));
   return parts.length ? `(${parts.join(", ")})` : "";
+}
+
+function describe(schema, { description } = schema) {
+  return [description, limits(schema)].filter(Boolean).join(" ");
 }
 
 function table(rows) {
@@ -28,7 +32,7 @@ function table(rows) {
 
 function fields(schema) {
   return Object.entries(resolve(schema).properties ?? {}).map(([name, field]) => [
-    name, typeOf(field), [field.description, limits(field)].filter(Boolean).join(" "),
+    name, typeOf(field), describe(field),
   ]);
 }
 
@@ -45,7 +49,7 @@ for (const [path, methods] of Object.entries(api.paths)) {
     $("routes").append(element("section", { className: "route" },
       element("h2", {}, element("span", { className: "method" }, method.toUpperCase()), element("code", {}, path)),
       element("p", {}, route.description),
-      ...part("Parameters", (route.parameters ?? []).map((one) => [one.name, typeOf(one.schema), limits(one.schema)])),
+      ...part("Parameters", (route.parameters ?? []).map((one) => [one.name, typeOf(one.schema), describe(one.schema, one)])),
       ...part("Body", body ? fields(body) : []),
       ...part(`Answer, ${status}`, answer ? fields(answer) : []),
       ...part("Problems", problems.map(([code, one]) => [code, one.description, ""]))));

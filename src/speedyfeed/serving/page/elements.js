@@ -1,4 +1,4 @@
-// Elements from data. Text is only ever set as text.
+// Builds elements; text is always set as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -25,7 +25,7 @@ export function shape(name, attributes = {}, ...children) {
 
 const hues = new Map();
 
-// A colour for every topic, the same on the cards and on the map; golden angles keep neighbours apart.
+// One colour per topic, on the cards and on the map; steps of the golden angle keep neighbouring hues apart.
 export function setTopics(names) {
   names.forEach((name, number) => hues.set(name, Math.round((number * 137.5 + 8) % 360)));
 }

@@ -1,14 +1,14 @@
-// The map of all news, with the reader on it.
+// The map: a sample of all articles, the recommendations, the clicks, and the user.
 
 import { $, hueOf, shape } from "./elements.js";
 
 const svg = $("map");
 const layers = { news: shape("g"), picks: shape("g"), path: shape("g"), labels: shape("g") };
-const reader = shape("g", { class: "reader" },
+const user = shape("g", { class: "user" },
   shape("circle", { class: "halo", r: 0.11 }), shape("circle", { r: 0.042 }));
-reader.append(label("You", 0, -0.085));
-svg.append(layers.news, layers.picks, layers.path, layers.labels, reader);
-reader.setAttribute("visibility", "hidden");
+user.append(label("You", 0, -0.085));
+svg.append(layers.news, layers.picks, layers.path, layers.labels, user);
+user.setAttribute("visibility", "hidden");
 
 function label(text, x, y) {
   const made = shape("text", { x, y });
@@ -27,21 +27,21 @@ function dot(news, radius, kind) {
 
 export function drawNews(all) {
   layers.news.replaceChildren(...all.map((one) => dot(one, 0.0125, "news")));
-  layers.labels.replaceChildren(...namePlaces(all).map(({ topic, x, y }) => label(topic, x, y)));
+  layers.labels.replaceChildren(...topicLabels(all).map(({ topic, x, y }) => label(topic, x, y)));
 }
 
-// Topics where most of their news are, moved apart where they would overlap.
-function namePlaces(all) {
+// Label positions: each topic at the median of its articles, moved apart where labels would overlap.
+function topicLabels(all) {
   const groups = Map.groupBy ? Map.groupBy(all, (one) => one.category) : new Map();
-  const places = [];
+  const labels = [];
   for (const [topic, members] of groups) {
     if (!topic || members.length < 3) continue;
     const middle = (axis) => members.map((one) => one.place[axis]).sort((a, b) => a - b)[members.length >> 1];
-    places.push({ topic, x: middle(0) * 1.15, y: -middle(1) * 1.15 });
+    labels.push({ topic, x: middle(0) * 1.15, y: -middle(1) * 1.15 });
   }
   for (let round = 0; round < 60; round++) {
-    for (const a of places) {
-      for (const b of places) {
+    for (const a of labels) {
+      for (const b of labels) {
         const wide = 0.024 * (a.topic.length + b.topic.length);
         const [dx, dy] = [b.x - a.x, b.y - a.y];
         if (a === b || Math.abs(dx) > wide || Math.abs(dy) > 0.085) continue;
@@ -51,15 +51,15 @@ function namePlaces(all) {
       }
     }
   }
-  for (const place of places) {
-    const wide = 0.024 * place.topic.length;
-    place.x = Math.max(-1.08 + wide, Math.min(1.08 - wide, place.x));
-    place.y = Math.max(-1.02, Math.min(1.06, place.y));
+  for (const one of labels) {
+    const wide = 0.024 * one.topic.length;
+    one.x = Math.max(-1.08 + wide, Math.min(1.08 - wide, one.x));
+    one.y = Math.max(-1.02, Math.min(1.06, one.y));
   }
-  return places;
+  return labels;
 }
 
-export function drawReader(answer, clicks) {
+export function drawUser(answer, clicks) {
   layers.picks.replaceChildren(...answer.news.slice(0, 12).map((one) => dot(one, 0.026, "pick")));
   const known = answer.clicks.map((place, number) => ({ place, click: clicks[number] })).filter(({ place }) => place);
   const points = known.map(({ place: [x, y] }) => `${x},${-y}`).join(" ");
@@ -71,14 +71,14 @@ export function drawReader(answer, clicks) {
       return made;
     }),
   );
-  const [x, y] = answer.reader;
+  const [x, y] = answer.user;
   for (const text of layers.labels.children) {
     const near = Math.hypot(text.getAttribute("x") - x, Number(text.getAttribute("y")) + y) < 0.2;
     text.setAttribute("visibility", known.length && near ? "hidden" : "visible");
   }
-  reader.setAttribute("visibility", known.length ? "visible" : "hidden");
-  reader.style.transform = `translate(${x}px, ${-y}px)`;
+  user.setAttribute("visibility", known.length ? "visible" : "hidden");
+  user.style.transform = `translate(${x}px, ${-y}px)`;
   $("taste-hint").textContent = known.length
     ? "You are the large dot. Rings are what you read, bright dots what comes next."
-    : "Every dot is a story, near those that say alike. Read one and you appear.";
+    : "Every dot is a story, close to similar ones. Read one and you appear.";
 }

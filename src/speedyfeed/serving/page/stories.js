@@ -1,4 +1,4 @@
-// Recommendations as stories, each with its reasons; stories that stay glide to their new place.
+// Recommendations as stories with their reasons; stories that stay in the list glide to their new position.
 
 import { $, element, hueOf } from "./elements.js";
 
@@ -6,15 +6,15 @@ const list = $("feed");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 function because(reason, history) {
-  const alike = Math.max(0, Math.min(1, reason.similarity));
+  const similarity = Math.max(0, Math.min(1, reason.similarity));
   const bar = element("i");
-  bar.style.width = `${Math.round(100 * alike)}%`;
+  bar.style.width = `${Math.round(100 * similarity)}%`;
   const share = reason.attention === null ? "" : `, ${Math.round(100 * reason.attention)}% of your taste`;
-  const told = `${Math.round(100 * alike)}% alike${share}`;
-  return element("li", { title: told },
-    element("span", { className: "alike", role: "img", "aria-label": told }, bar),
+  const summary = `${Math.round(100 * similarity)}% alike${share}`;
+  return element("li", { title: summary },
+    element("span", { className: "alike", role: "img", "aria-label": summary }, bar),
     element("span", { className: "because" }, "You read ", element("em", {}, history[reason.click].title)),
-    element("span", { className: "told", "aria-hidden": "true" }, told));
+    element("span", { className: "summary", "aria-hidden": "true" }, summary));
 }
 
 function story(news, history, { fresh, read }) {
@@ -55,7 +55,7 @@ export function showStory(id) {
   storyOf(id)?.querySelector("button").focus({ preventScroll: true });
 }
 
-// Focus the story `step` places on from the focused one.
+// Move the focus by `step` stories.
 export function moveFocus(step) {
   const all = [...list.children];
   const at = all.indexOf(document.activeElement?.closest?.(".story"));

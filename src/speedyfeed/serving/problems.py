@@ -1,0 +1,69 @@
+"""Failed requests: how OpenAPI describes them, and the one line of JSON they are answered with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match, Route
+
+from speedyfeed.serving.schemas import Problem
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def _describe(texts: dict[int, str]) -> Responses:
+    return {status: {"model": Problem, "description": text} for status, text in texts.items()}
+
+
+NOT_READY = _describe({503: "The service is not ready, or too busy: try again soon."})
+PROBLEMS = (
+    _describe(
+        {
+            400: "The request body is not valid JSON.",
+            408: "The request body did not arrive in time.",
+            413: "The request body is too long.",
+            422: "The request does not have the form described here.",
+        }
+    )
+    | NOT_READY
+)
+WRITE_PROBLEMS = PROBLEMS | _describe(
+    {
+        401: "The bearer token is missing or wrong.",
+        403: "Writes are turned off, or not allowed from this origin.",
+    }
+)
+NOT_FOUND = _describe({404: "There is no article with this id."})
+RELOAD_FAILED = _describe({409: "Another reload is in progress, or the run cannot be loaded."})
+
+
+def add_problem_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Answer every failed request with `{"detail": "..."}`: no path, no traceback, no echo of the request."""
+    routes = [route for router in routers for route in router.routes]
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        errors = error.errors()
+        if any(one["type"] == "json_invalid" for one in errors):
+            return JSONResponse({"detail": "The request body is not valid JSON."}, 400)
+        first = errors[0]
+        field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("function-"))
+        return JSONResponse({"detail": f"{field}: {first['msg']}" if field else str(first["msg"])}, 422)
+
+    @app.exception_handler(HTTPException)
+    async def answer_refused(request: Request, error: HTTPException) -> JSONResponse:
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # the framework names the methods of the first route with that path only
+            methods = {method for route in routes for method in _methods(route, request)}
+            headers["Allow"] = ", ".join(sorted(methods))
+        return JSONResponse({"detail": str(error.detail)}, error.status_code, headers)
+
+
+def _methods(route: BaseRoute, request: Request) -> set[str]:
+    """Methods that the route has for the path of the request."""
+    if not isinstance(route, Route) or route.matches(request.scope)[0] is Match.NONE:
+        return set()
+    return route.methods or set()

@@ -1,0 +1,89 @@
+"""Routes that anyone may call: recommendations, articles, the map, and what is served."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from speedyfeed import __version__
+from speedyfeed.serving.dependencies import Context, NewsId, OpenFeed
+from speedyfeed.serving.feed import Embeddings
+from speedyfeed.serving.problems import NOT_FOUND, PROBLEMS
+from speedyfeed.serving.schemas import (
+    MAX_K,
+    AboutAnswer,
+    ListAnswer,
+    NewsAnswer,
+    RankedNews,
+    RecommendAnswer,
+    RecommendBody,
+)
+
+MAX_MAP = 2000
+
+router = APIRouter(tags=["read"], responses=PROBLEMS)
+
+
+@router.post("/v1/recommend", response_model=RecommendAnswer)
+async def recommend(body: RecommendBody, feed: OpenFeed, context: Context) -> Response:
+    """Recommend the best articles for a user, who is described by the articles clicked so far."""
+    query = body.to_query()
+    texts = [click for click in query.history if not isinstance(click, str)]
+    embeddings: Embeddings | None = None
+    if texts:
+        embeddings = await asyncio.wrap_future(feed.encode(texts))
+
+    def answer() -> str:
+        return RecommendAnswer.from_answer(feed.recommend(query, embeddings)).model_dump_json()
+
+    # As text: the framework would validate an answer that is right by construction, on the event loop.
+    # While articles are written a search may have to wait for them, and the event loop must not.
+    text = answer() if context.writes.is_idle and feed.is_quick(query) else await context.reads.run(answer)
+    return Response(text, media_type="application/json")
+
+
+@router.get("/v1/news/{news_id}", responses=NOT_FOUND)
+async def get_news(news_id: NewsId, feed: OpenFeed) -> NewsAnswer:
+    """Get one article by its id."""
+    row = feed.catalogue.row(news_id)
+    if row is None:
+        raise HTTPException(404, "No such article.")
+    return NewsAnswer.from_news(feed.catalogue.news(row), feed.map_positions(feed.catalogue.embeddings([row]))[0])
+
+
+@router.get("/v1/news/{news_id}/similar", responses=NOT_FOUND)
+async def similar(
+    news_id: NewsId,
+    feed: OpenFeed,
+    k: Annotated[int, Query(ge=1, le=MAX_K, description="Maximum number of articles in the answer.")] = 10,
+) -> ListAnswer:
+    """List the articles most similar to this one, best first; scores are cosine similarities."""
+    ranked = await run_in_threadpool(feed.similar, news_id, k)
+    if ranked is None:
+        raise HTTPException(404, "No such article.")
+    return ListAnswer(news=[RankedNews.from_ranked(one) for one in ranked])
+
+
+@router.get("/v1/map")
+async def get_map(
+    feed: OpenFeed,
+    limit: Annotated[int, Query(ge=1, le=MAX_MAP, description="Maximum number of articles in the answer.")] = 1000,
+) -> ListAnswer:
+    """List an even sample of all articles with their map positions, to draw a map; scores are 0."""
+    ranked = await run_in_threadpool(feed.sample, limit)
+    return ListAnswer(news=[RankedNews.from_ranked(one) for one in ranked])
+
+
+@router.get("/v1/about")
+async def about(feed: OpenFeed, context: Context) -> AboutAnswer:
+    """Describe what is served: version, model, number of articles, categories, and who may write."""
+    return AboutAnswer(
+        version=__version__,
+        model=feed.fingerprint,
+        news=len(feed.catalogue),
+        categories=feed.catalogue.categories(),
+        knows_popularity=feed.catalogue.knows_popularity,
+        writes=context.write_access.state,
+    )
