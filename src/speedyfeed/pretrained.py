@@ -135,7 +135,7 @@ class Recommender(RecommenderModule):
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: holds no recommender of this version ({error})") from error
-        encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
+        encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_model(model, str(folder / WEIGHTS))
         if (folder / TEXT).exists():

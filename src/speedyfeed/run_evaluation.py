@@ -121,7 +121,7 @@ def open_data(
     yield Data(
         store=store,
         split=choose_split(store.path, store.splits, split, prefer=prefer),
-        words=finished.model.news.reads_words,
+        words=finished.model.news.uses_words,
     )
 
 
@@ -256,7 +256,7 @@ def _require_same_text(finished: FinishedRun, store: Store) -> None:
     """A store whose tokens mean something else would give figures that mean nothing."""
     remedy = "give the logs themselves, which are then prepared with the run's settings"
     known, found = finished.articles.text, store.manifest
-    if finished.model.news.reads_words:
+    if finished.model.news.uses_words:
         if known["vocabulary"] != store.vocabulary:
             raise InputError(
                 f"{store.path}: its words are numbered otherwise than those the run was trained with; {remedy}"

@@ -13,7 +13,7 @@ from speedyfeed.models.recommender import RecommenderConfig
 def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
     """Categories of the store and users of its train split, as far as that recommender makes use of them."""
     categories, subcategories, users = [], [], []
-    if config.knows_categories:
+    if config.uses_categories:
         titles = store.load_titles()
         categories, subcategories = (_distinct(titles[name]) for name in ("category", "subcategory"))
     if config.uses_user_ids:

@@ -137,7 +137,7 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
     """Make a run folder; one that has a run already is refused."""
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
-    vocabulary = {"vocabulary": store.vocabulary} if config.recommender.reads_words else {}
+    vocabulary = {"vocabulary": store.vocabulary} if config.recommender.uses_words else {}
     facts = {
         "speedyfeed": __version__,
         "config": _plain(config),
