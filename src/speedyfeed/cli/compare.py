@@ -18,7 +18,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, Data, evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import SEED, EvaluationData, evaluate_run, open_data, open_finished_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    runs = [open_finished(path) for path in (arguments.run_a, arguments.run_b)]
+    runs = [open_finished_run(path) for path in (arguments.run_a, arguments.run_b)]
     with progress_bars() as report, ExitStack() as stack:
         both = [
             stack.enter_context(
@@ -65,7 +65,7 @@ def run(arguments: Arguments) -> None:
         _print_table(arguments, a, b, found)
 
 
-def _is_same(a: Data, b: Data) -> bool:
+def _is_same(a: EvaluationData, b: EvaluationData) -> bool:
     """Whether both hold the same impressions, with the same clicks."""
     return a.load_ids().equals(b.load_ids()) and np.array_equal(a.impressions.labels, b.impressions.labels)
 

@@ -20,7 +20,7 @@ from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
-from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> None:
     if not outcome.is_finished:
         print("stopped and saved; the same command goes on")
         return
-    finished = open_finished(path)
+    finished = open_finished_run(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
         evaluated = evaluate_run(finished, data, report=report)
     _print_quality(newsroom, evaluated)

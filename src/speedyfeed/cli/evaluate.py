@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished, write_per_impression
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
@@ -41,7 +41,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    finished = open_finished(arguments.run)
+    finished = open_finished_run(arguments.run)
     with (
         progress_bars() as progress,
         open_data(

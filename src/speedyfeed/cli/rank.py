@@ -22,7 +22,7 @@ from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import open_data, open_finished, score_run
+from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
 
 PREFER = ("test", "dev")
 
@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
-    finished = open_finished(run)
+    finished = open_finished_run(run)
     with (
         progress_bars() as report,
         open_data(

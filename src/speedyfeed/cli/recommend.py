@@ -11,7 +11,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from speedyfeed.run_evaluation import open_finished
+from speedyfeed.run_evaluation import open_finished_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    model = open_finished(arguments.run).model
+    model = open_finished_run(arguments.run).model
     history = [news_id for news_id in arguments.history.split(",") if news_id]
     found = model.recommend(history, k=arguments.k, user=arguments.user)
     if arguments.json:
