@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
 from speedyfeed.pretrained import WEIGHTS
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.training.checkpoint import newest_step
 
 CHECKPOINT_EVERY = 5
@@ -105,7 +105,7 @@ def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: K
         _strike(launched, kill, path / "checkpoints")
     progress = json.loads(printed_by(launched))["progress"]
     seconds = time.perf_counter() - started
-    finished = open_finished(path)
+    finished = open_finished_run(path)
     with open_data(finished, None, split="dev") as data:
         auc = evaluate_run(finished, data).overall.metrics["auc"]
     ours, twin = (load_file(folder / "model" / WEIGHTS) for folder in (path, whole))

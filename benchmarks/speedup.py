@@ -172,7 +172,7 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
 def our_run(config: SpeedupConfig) -> RunConfig:
     """The recipe as it is measured."""
     run = recipe(config.recipe)
-    if run.recommender.reads_words:
+    if run.recommender.uses_words:
         raise InputError(f"--recipe {config.recipe}: learns words; choose one of a language model")
     return replace(
         run,

@@ -25,7 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import compare
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished, write_per_impression
+from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished_run, write_per_impression
 from speedyfeed.training.loop import Watch, train
 from speedyfeed.training.metrics import METRICS, load_rates
 from speedyfeed.training.run_folder import RUN, RunConfig, RunFolder, open_run, start_run
@@ -209,7 +209,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         outcome = train(run, store, report, watch=watch)
         if not outcome.is_finished:
             raise KeyboardInterrupt  # it was told to stop, and saved
-        finished = open_finished(run.path)
+        finished = open_finished_run(run.path)
         with open_data(finished, store.path, report=report) as data:
             evaluated = evaluate_run(finished, data, exact=True, report=report)
             write_per_impression(run.path / VALUES, data, evaluated)

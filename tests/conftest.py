@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,49 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newsroom:
+    """A small log, prepared twice, with a run on each store; nothing in it may be changed."""
+
+    logs: Path
+    titles: Path
+    """Store of plain titles."""
+    refined: Path
+    zero: Path
+    """Run on `titles`: the encoder untouched."""
+    trained: Path
+    """Run on `refined`: a few steps."""
+
+
+@pytest.fixture(scope="session")
+def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Newsroom:
+    """Logs of a synthetic newsroom, two stores of them and a finished run on each."""
+    from speedyfeed.cli.main import main
+    from speedyfeed.synthetic import SynthConfig, synthesize
+
+    folder = tmp_path_factory.mktemp("newsroom")
+    room = Newsroom(
+        logs=folder / "logs",
+        titles=folder / "titles",
+        refined=folder / "refined",
+        zero=folder / "zero",
+        trained=folder / "trained",
+    )
+    synthesize(room.logs, SynthConfig(users=150, news=250, days=6))
+    behaviors = room.logs / "dev" / "behaviors.tsv"
+    lines = behaviors.read_text("utf-8").splitlines()[:120]
+    lines[0] = lines[0] + " NOTEXT-0"
+    impression, _, when, _, shown = lines[1].split("\t")
+    lines[1] = "\t".join([impression, "NEWREADER", when, "", shown])
+    behaviors.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    encoder = f"--news.encoder={tiny_encoder}"
+    for command in (
+        ["prepare", room.logs, room.titles, "--refine", "none", "--fields", "title"],
+        ["prepare", room.logs, room.refined],
+        ["train", room.titles, room.zero, "--recipe", "zero-shot", encoder],
+        ["train", room.refined, room.trained, "--recipe", "tiny", encoder, "--steps", "3", "--validations", "0"],
+    ):
+        main([str(word) for word in command])
+    return room

@@ -59,7 +59,7 @@ def test_the_summary_names_the_format_and_what_was_dropped(mind_logs, tmp_path, 
 
 
 def test_unknown_words_on_the_command_line(capsys, tmp_path):
-    assert "'prepair' is no command" in fails(capsys, "prepair")
+    assert "unknown command 'prepair'" in fails(capsys, "prepair")
     assert "--colour" in fails(capsys, "prepare", tmp_path, tmp_path / "store", "--colour")
     assert "logs" in fails(capsys, "prepare").lower()
     assert "--segment-tokens" in fails(capsys, "prepare", tmp_path, tmp_path / "store", "--segment-tokens", "many")

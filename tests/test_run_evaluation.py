@@ -245,7 +245,7 @@ def test_what_is_not_there_is_said(newsroom, tmp_path, capsys):
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     facts["store"]["path"] = str(tmp_path / "gone")
     (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
-    assert "is gone or changed; give STORE or LOGS" in mistake(capsys, "evaluate", tmp_path / "run")
+    assert "is missing or has changed; give STORE or LOGS" in mistake(capsys, "evaluate", tmp_path / "run")
     told = said(capsys, "evaluate", tmp_path / "run", newsroom.titles)
     assert "the store of the run is gone" in told
     shutil.rmtree(tmp_path / "run" / "model")

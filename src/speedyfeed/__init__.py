@@ -65,8 +65,8 @@ _HOMES = {
     "train": "api",
 }
 
-# oneDNN, which multiplies bf16 matrices on CPUs, caches up to 1,024 kernels, one per shape. Every batch has another
-# number of tokens, so memory would grow for hours. oneDNN reads the limit when torch is loaded: set it before.
+# oneDNN, which multiplies bf16 matrices on CPUs, caches up to 1,024 kernels, one per shape. Every batch has
+# another number of tokens, so memory would grow for hours. oneDNN reads the limit when torch is loaded.
 for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_name, "256")
 

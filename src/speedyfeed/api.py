@@ -14,7 +14,7 @@ from speedyfeed.preparation import prepare as preparation
 from speedyfeed.preparation.prepare import PrepareConfig
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
@@ -90,6 +90,6 @@ def evaluate(
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean
     """
-    finished = open_finished(Path(run))
+    finished = open_finished_run(Path(run))
     with open_data(finished, None if data is None else Path(data), split=split, report=progress) as opened:
         return evaluate_run(finished, opened, pool=pool, exact=exact, report=progress)

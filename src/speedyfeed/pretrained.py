@@ -1,6 +1,8 @@
-"""A recommender with its texts, ids and files: what training writes, a folder holds and a service loads.
+"""The recommender as users load and save it: texts and article ids in, scores and recommendations out.
 
 texts --news--> news_MD          history --news, user--> user_D          score = user . news
+
+Shapes: V articles of the catalogue   M texts   L clicks   D embedding width
 """
 
 import dataclasses
@@ -31,68 +33,78 @@ from speedyfeed.models.users import UserConfig
 from speedyfeed.tokenizers import load_tokenizer
 
 CONFIG = "recommender.json"
+"""File that holds the settings of a saved recommender."""
 WEIGHTS = "model.safetensors"
+"""File that holds its weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recommendation:
-    """One news for one user."""
+    """One recommended article and its score for the user."""
 
     news_id: str
+    """Id of the article in the log."""
     title: str
+    """Title of the article."""
     category: str
+    """Category of the article; empty if it has none."""
     score: float
+    """Inner product of the user and the article; higher is better."""
 
 
 class Recommender(RecommenderModule):
-    """Texts and histories in, scores and recommendations out."""
+    """A trained recommender: texts and histories in, scores and recommendations out.
+
+    >>> model = Recommender.from_pretrained("runs/first")
+    >>> model.recommend(["N1", "N2"], k=5)
+    """
 
     catalogue: Catalogue | None = None
-    """News it can recommend, where it was saved with some."""
+    """Articles that it can recommend; None if it was saved without any."""
 
     def encode_news(
         self, texts: Sequence[str | Sequence[str]], categories: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body (see `NewsModule.encode`).
+        """Encode texts, (texts, dim); a text is a string, or its title, abstract and body.
 
-        `categories` are beside them, where they are known; "" is none.
+        Texts are prepared like the training data. `categories` are their categories; "" is none.
         """
         if categories is None or not self.id_maps.categories:
             return self.news.encode(texts)
-        numbers = lookup_indices(pa.array(categories, pa.string()), self.id_maps.categories)
-        return self.news.encode(texts, categories_M=torch.from_numpy(numbers))
+        indices = lookup_indices(pa.array(categories, pa.string()), self.id_maps.categories)
+        return self.news.encode(texts, categories_M=torch.from_numpy(indices))
 
     def encode_user(
         self, history: Sequence[str] | NDArray[np.float32], *, user: str | None = None
     ) -> NDArray[np.float32]:
-        """The user after these clicks, oldest first: ids of the catalogue, or rows of embeddings.
+        """Encode a user by their clicks, oldest first, given as ids of articles or as rows of embeddings.
 
-        An empty history gives the learned start. Ids that are not in the catalogue are an error. `user` is who
-        it is; one that training never met is an unknown user.
+        An empty history is a new user. Ids that are not in the catalogue raise `InputError`. `user` is the id of
+        the user, for models that use it; an id that was not seen in training is an unknown user.
         """
         if isinstance(history, np.ndarray):
-            return self._encode_clicks(torch.from_numpy(history), self._number(user))
-        return self._encode_clicks(self._news_for(user)[self._rows(history)], self._number(user))
+            return self._encode_clicks(torch.from_numpy(history), self._user_index(user))
+        return self._encode_clicks(self._news_for(user)[self._rows(history)], self._user_index(user))
 
     def score(
         self, history: Sequence[str], candidates: Sequence[str], *, user: str | None = None
     ) -> NDArray[np.float32]:
-        """How well each candidate suits the user of that history; both as ids of the catalogue."""
+        """Score candidates for the user with this history; both are given as ids of articles."""
         rows = self._rows(candidates)
         news_VD = self._news_for(user)
-        user_D = self._encode_clicks(news_VD[self._rows(history)], self._number(user))
+        user_D = self._encode_clicks(news_VD[self._rows(history)], self._user_index(user))
         scores: NDArray[np.float32] = news_VD[rows].numpy() @ user_D
         return scores
 
     def recommend(self, history: Sequence[str], *, k: int = 10, user: str | None = None) -> list[Recommendation]:
-        """The k best news of the catalogue for the user of that history, without those already read."""
+        """Recommend the k best articles for the user with this history, without those already clicked."""
         if k < 1:
             raise InputError(f"k {k}: expected at least 1")
         catalogue = self._require_catalogue()
-        read = self._rows(history)
+        clicked = self._rows(history)
         news_VD = self._news_for(user)
-        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[read], self._number(user)))
-        scores_V[read] = -torch.inf
+        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[clicked], self._user_index(user)))
+        scores_V[clicked] = -torch.inf
         best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
         return [
             Recommendation(
@@ -105,7 +117,7 @@ class Recommender(RecommenderModule):
         ]
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write all that `from_pretrained` needs: configs, weights, tokenizer, and the catalogue if any."""
+        """Write settings, weights, tokenizer and catalogue into a folder, for `from_pretrained`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {"speedyfeed": __version__} | _plain(dataclasses.asdict(self.config)))
@@ -119,11 +131,11 @@ class Recommender(RecommenderModule):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":
-        """A recommender from its folder, from a run folder, or from the Hub."""
+        """Load a recommender from a finished run, from a folder that `save_pretrained` wrote, or from the Hub."""
         folder = _find(path)
         if not (folder / CONFIG).exists():
             raise InputError(
-                f"{path}: holds no recommender ({CONFIG}); give a finished run, or what save_pretrained wrote"
+                f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender"
             )
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
@@ -135,7 +147,7 @@ class Recommender(RecommenderModule):
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: holds no recommender of this version ({error})") from error
-        encoder = None if config.reads_words else build_encoder(load_config(str(folder / ENCODER)))
+        encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_model(model, str(folder / WEIGHTS))
         if (folder / TEXT).exists():
@@ -147,7 +159,7 @@ class Recommender(RecommenderModule):
     def push_to_hub(
         self, repo_id: str, *, token: str | None = None, private: bool | None = None, **options: Any
     ) -> str:
-        """Upload the saved folder to the Hub; other options as `huggingface_hub.upload_folder` takes them."""
+        """Upload the recommender to the Hub; `options` are passed to `huggingface_hub.upload_folder`."""
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import create_repo, upload_folder
@@ -161,34 +173,40 @@ class Recommender(RecommenderModule):
         users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), user_ids_B=torch.tensor([user]))
         return users_1D[0].numpy()
 
-    def _number(self, user: str | None) -> int:
+    def _user_index(self, user: str | None) -> int:
         return 1 + self.id_maps.users.index(user) if user in self.id_maps.users else UNKNOWN
 
     def _news_for(self, user: str | None) -> Tensor:
-        """Embeddings of the catalogue, as this user sees it."""
+        """Embeddings of the catalogue, for this user if the model is user-dependent."""
         catalogue = self._require_catalogue()
         if catalogue.texts is None:
             return catalogue.embeddings_VD
-        return self.news.encode_all(catalogue.texts.for_user(self._number(user)))
+        return self.news.encode_all(catalogue.texts.for_user(self._user_index(user)))
 
     def _rows(self, news_ids: Sequence[str]) -> list[int]:
         catalogue = self._require_catalogue()
         unknown = [news_id for news_id in news_ids if news_id not in catalogue.row]
         if unknown:
-            raise InputError(f"news {', '.join(unknown)}: not among the {len(catalogue):,} this recommender knows")
+            raise InputError(
+                f"news {', '.join(unknown)}: not among the {len(catalogue):,} articles of the catalogue"
+            )
         return [catalogue.row[news_id] for news_id in news_ids]
 
     def _require_catalogue(self) -> Catalogue:
         if self.catalogue is None:
-            raise InputError("this recommender was saved without news; give embeddings, or load a finished run")
+            raise InputError(
+                "this recommender was saved without articles; give embeddings, or load a finished run"
+            )
         return self.catalogue
 
 
 def _find(path: str | Path) -> Path:
-    """The folder itself, the `model` folder of a run, or a download from the Hub."""
+    """Find the folder of a recommender: the `model` folder of a run, the folder itself, or a download."""
     folder = Path(path)
     if (folder / "model" / CONFIG).exists():
         return folder / "model"
+    if (folder / "run.json").exists() and not (folder / "model").exists():
+        raise InputError(f"{path}: the run has not finished; resume: speedyfeed train STORE {path} --resume")
     if folder.exists():
         return folder
     from huggingface_hub import snapshot_download
@@ -202,5 +220,5 @@ def _find(path: str | Path) -> Path:
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Paths as text."""
+    """Convert a configuration to plain JSON values, paths to text."""
     return json.loads(json.dumps(config, default=str))  # type: ignore[no-any-return]

@@ -90,7 +90,7 @@ def conventional(run: RunConfig) -> RunConfig:
     Histories are padded or cut to 100 news and every news to the longest text, as one sequence. A language model
     takes the clicks of an update one by one: all at once would take 80 GB.
     """
-    size = CONVENTIONAL_SIZE if run.recommender.reads_words else 1
+    size = CONVENTIONAL_SIZE if run.recommender.uses_words else 1
     return replace(
         run,
         news=replace(run.news, segments=False),

@@ -1,9 +1,9 @@
-"""A run and data it is to be evaluated on: opened or prepared on the fly, encoded, ranked.
+"""A finished run and the data to evaluate it on: opened or prepared on the fly, encoded, ranked.
 
     STORE or LOGS --open_data--> a split with the run's tokens --> embeddings --> evaluate | rank | compare
 
-Raw logs are prepared by the rules of the run's own store into a temporary folder, so that the model meets every
-text as it would have in training. Only the news that the split needs are encoded.
+Raw logs are prepared with the settings of the run's own store into a temporary folder, so that every text is
+treated as in training. Only articles that the split needs are encoded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,49 +39,53 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.storage import cached_in
-from speedyfeed.training.run_folder import RUN, RunFolder, fingerprint, open_run
+from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
 
-SEED = 0  # of the bootstrap: the same figures have the same intervals
+SEED = 0
+"""Seed of the bootstrap, so that the same values give the same intervals."""
 _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinishedRun:
-    """A finished run, ready to be evaluated."""
+    """The recommender of a finished run, and what is needed to evaluate it."""
 
     path: Path
+    """Folder of the run, or of the saved recommender."""
     model: Recommender
+    """The trained recommender."""
     articles: Articles
-    """How its news were prepared."""
+    """Prepares raw articles like those of the training data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Data:
-    """What a run is evaluated on: one split of a store."""
+class EvaluationData:
+    """The split of a store that a run is evaluated on."""
 
     store: Store
+    """The store, prepared like that of the run."""
     split: str
-    word_tokens: bool
-    """Whether the run reads the words of the store, not its tokens."""
+    """Name of the split: dev or test."""
+    uses_words: bool
+    """Whether the model takes the words of the store, not its tokens."""
 
     @property
     def impressions(self) -> Impressions:
+        """Impressions of the split."""
         return self.store.impressions(self.split)
 
     def load_ids(self) -> pa.ChunkedArray:
-        """The id of each impression, in the order of the log."""
+        """Ids of the impressions, in the order of the log."""
         return self.store.load_impressions(self.split)["impression_id"]
 
 
-def open_finished(path: Path) -> FinishedRun:
-    """The recommender of a finished run, or of a folder or Hub name it was saved under."""
-    if (path / RUN).exists() and not open_run(path).model.exists():
-        raise InputError(f"{path}: the run has not finished; go on with: speedyfeed train STORE {path} --resume")
+def open_finished_run(path: Path) -> FinishedRun:
+    """Load the recommender of a finished run, or one that was saved in a folder or on the Hub."""
     model = Recommender.from_pretrained(path)
     if not isinstance(model.news.packer, Articles):
         raise InputError(
-            f"{path}: does not say how its news were prepared (text.json); if it is a run, remove {path}/model "
-            "and resume it, which writes the model again"
+            f"{path}: holds no text.json, which says how its articles were prepared; if it is a run, remove "
+            f"{path}/model and resume it, which writes the model again"
         )
     return FinishedRun(path=path, model=model, articles=model.news.packer)
 
@@ -95,47 +99,50 @@ def open_data(
     format: str | None = None,
     prefer: Sequence[str] = TO_RANK,
     report: progress.Report = progress.silent,
-) -> Iterator[Data]:
-    """The split of a store, or of raw logs, which are prepared for as long as the block lasts.
+) -> Iterator[EvaluationData]:
+    """Open a split of a store, or prepare one of raw logs for the duration of the block.
 
-    Without a path, of the store the run was trained on. The split asked for, or the first preferred one there is.
+    Without a path, it is a split of the store that the run was trained on. Without `split`, it is the first of
+    `prefer` that exists.
     """
     if path is not None and not (path / MANIFEST).exists():
         with TemporaryDirectory(prefix="speedyfeed-") as folder:
             rules = finished.articles.rules
-            place = Path(folder) / "store"
-            store = prepare_split(path, place, rules, split=split, format=format, prefer=prefer, report=report)
-            # The rules are the run's, so the tokens of the store are words where the run reads words.
-            yield Data(store=store, split=store.splits[-1], word_tokens=False)
+            store_path = Path(folder) / "store"
+            store = prepare_split(
+                path, store_path, rules, split=split, format=format, prefer=prefer, report=report
+            )
+            # The rules are the run's, so the tokens of the store are words where the run uses words.
+            yield EvaluationData(store=store, split=store.splits[-1], uses_words=False)
         return
     if path is None:
-        own = _own_store(finished.path)
+        own = _training_store(finished.path)
         if own is None:
             raise InputError(
-                f"{finished.path}: the store it was trained on is gone or changed; give STORE or LOGS"
+                f"{finished.path}: the store it was trained on is missing or has changed; give STORE or LOGS"
             )
         store = own
     else:
         store = open_store(path)
         _require_same_text(finished, store)
-    yield Data(
+    yield EvaluationData(
         store=store,
         split=choose_split(store.path, store.splits, split, prefer=prefer),
-        word_tokens=finished.model.news.reads_words,
+        uses_words=finished.model.news.uses_words,
     )
 
 
 def evaluate_run(
     finished: FinishedRun,
-    data: Data,
+    data: EvaluationData,
     *,
     pool: Literal["split", "day"] = "split",
     exact: bool = False,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Rank and retrieve every impression of the data, clicks looked for among the news of the split or the day.
+    """Measure ranking and recall of a run; recall searches the articles of the whole split or of the day (`pool`).
 
-    Where every user has embeddings of their own, search is exact whatever is asked for.
+    Search in user-dependent models is always exact.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
@@ -161,8 +168,8 @@ def evaluate_run(
     )
 
 
-def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = progress.silent) -> Ragged:
-    """Score every candidate of the data."""
+def score_run(finished: FinishedRun, data: EvaluationData, *, report: progress.Report = progress.silent) -> Ragged:
+    """Score every candidate of every impression."""
     if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
         one_pool = np.zeros(len(data.impressions.users), np.int64)
@@ -171,8 +178,8 @@ def score_run(finished: FinishedRun, data: Data, *, report: progress.Report = pr
     return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 
 
-def write_per_impression(path: Path, data: Data, report: Report) -> None:
-    """A Parquet file with a row per impression, in the order of the log; null where it has no value."""
+def write_per_impression(path: Path, data: EvaluationData, report: Report) -> None:
+    """Write every metric of every impression to a Parquet file, in the order of the log; null for no value."""
     shown = data.impressions
     columns = {name: pa.array(values, from_pandas=True) for name, values in report.values.items()}
     table = pa.table(
@@ -189,23 +196,24 @@ def write_per_impression(path: Path, data: Data, report: Report) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Embedded:
-    """A model's view of a split."""
+    """Embeddings of the articles of a split, and a function that encodes its users."""
 
     news_VD: Embeddings
-    """Rows of news the split does not need are zero."""
+    """Embeddings of all articles; zero for those that the split does not need."""
     encode_users: EncodeUsers
+    """Function from histories to user embeddings."""
 
 
-def _embed(finished: FinishedRun, data: Data, report: progress.Report) -> _Embedded:
-    """Encode each news of the split once, and make a function of its histories.
+def _embed(finished: FinishedRun, data: EvaluationData, report: progress.Report) -> _Embedded:
+    """Encode each article that the split needs once.
 
-    Of the store it was trained on, a run holds the embeddings of all news already.
+    For the store it was trained on, a run holds the embeddings of all articles already.
     """
     model, shown = finished.model, data.impressions
     clicked = latest(shown.histories, LATEST_CLICKS).values
     needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
     news_VD = torch.zeros(1 + data.store.num_news, model.news.dim)
-    own = _own_store(finished.path)
+    own = _training_store(finished.path)
     if model.catalogue is not None and own is not None and own.path.samefile(data.store.path):
         known_VD = torch.nn.functional.pad(model.catalogue.embeddings_VD, (0, 0, 1, 0))
         news_VD[needed] = known_VD[needed]
@@ -215,51 +223,51 @@ def _embed(finished: FinishedRun, data: Data, report: progress.Report) -> _Embed
     return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, users))
 
 
-def _encode_for_user(model: Recommender, data: Data) -> EncodeForUser:
+def _encode_for_user(model: Recommender, data: EvaluationData) -> EncodeForUser:
     users = user_indices(data.store, data.split, model.id_maps)
     return user_dependent_encoder(model, _open_news(model, data), users)
 
 
-def _open_news(model: Recommender, data: Data) -> PackedNews:
-    news = open_packed(data.store, word_tokens=data.word_tokens, id_maps=model.id_maps)
-    return replace(news, ids_M=None)  # numbers of this store, not of the run's
+def _open_news(model: Recommender, data: EvaluationData) -> PackedNews:
+    news = open_packed(data.store, word_tokens=data.uses_words, id_maps=model.id_maps)
+    return replace(news, ids_M=None)  # ids of this store, not of the run's
 
 
-def _own_store(path: Path) -> Store | None:
-    """The store a run was trained on, if it is still there as it was."""
+def _training_store(path: Path) -> Store | None:
+    """The store that a run was trained on; None if it is missing or has changed."""
     try:
         run: RunFolder = open_run(path)
-        place = Path(run.facts["store"]["path"])
-        return open_store(place) if fingerprint(place) == run.facts["store"]["fingerprint"] else None
+        store_path = Path(run.facts["store"]["path"])
+        return open_store(store_path) if fingerprint(store_path) == run.facts["store"]["fingerprint"] else None
     except InputError:
         return None
 
 
 def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
-    """Of each news of a store, whether the run met it in training; None where its own store is gone."""
-    own = _own_store(path)
+    """Whether each article of a store was seen in training; None where the training store is missing."""
+    own = _training_store(path)
     if own is None:
         return None
-    met = pa.array(seen_in_training(own.train, own.num_news)[1:])
-    ids = pc.filter(own.load_titles()["news_id"], met)
+    is_seen = pa.array(seen_in_training(own.train, own.num_news)[1:])
+    ids = pc.filter(own.load_titles()["news_id"], is_seen)
     seen = pc.is_in(store.load_titles()["news_id"], value_set=ids)
     return np.concatenate([[False], seen.to_numpy()])
 
 
-def _days(data: Data) -> NDArray[np.int64]:
-    """The day of each impression, counted from 1970."""
+def _days(data: EvaluationData) -> NDArray[np.int64]:
+    """Day of each impression, counted from 1970."""
     times = data.store.load_impressions(data.split)["time"]
     return np.asarray(times.cast(pa.date32()).cast(pa.int32()).to_numpy(), np.int64)
 
 
 def _require_same_text(finished: FinishedRun, store: Store) -> None:
-    """A store whose tokens mean something else would give figures that mean nothing."""
+    """Raise unless the texts of a store were prepared like those of the run."""
     remedy = "give the logs themselves, which are then prepared with the run's settings"
     known, found = finished.articles.text, store.text_facts
-    if finished.model.news.reads_words:
+    if finished.model.news.uses_words:
         if known.vocabulary_checksum != found.vocabulary_checksum:
             raise InputError(
-                f"{store.path}: its words are numbered otherwise than those the run was trained with; {remedy}"
+                f"{store.path}: its word vocabulary differs from the one the run was trained with; {remedy}"
             )
     elif known.settings.tokenizer != found.settings.tokenizer:
         raise InputError(f"{store.path}: holds tokens of another encoder than the run was trained with; {remedy}")

@@ -1,4 +1,4 @@
-"""An encoder's name to the folder or Hub id that holds it, and to its tokenizer. Imports no torch.
+"""Names of encoders: where their weights are, and their tokenizers. Imports no torch.
 
 minilm          all-MiniLM-L6-v2, from an installed package; the default
 PATH            a folder in the Hugging Face layout
@@ -29,17 +29,20 @@ CHECKPOINT_SUFFIXES = (".bin", ".safetensors")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderName:
-    """A parsed encoder name: where the weights are and what is done to them."""
+    """A parsed encoder name: where its weights are, and how they are used."""
 
     source: str
-    """`minilm`, a folder, a checkpoint file or a Hub id."""
+    """Where the weights are: `minilm`, a folder, a checkpoint file or a Hub id."""
     is_unilm: bool = False
+    """Whether the weights are a UniLMv2 or TuringNLRv3 checkpoint."""
     is_half: bool = False
+    """Whether only half the layers and half the width are used."""
     is_last: bool = False
+    """Whether only the last layer is trained."""
 
 
 def parse_encoder(name: str) -> EncoderName:
-    """What a name means; the prefixes may be combined, as in `last:half:minilm`."""
+    """Parse the name of an encoder; prefixes may be combined, as in `last:half:minilm`."""
     prefixes = {"half": False, "last": False, "unilm": False}
     source = name
     while (prefix := source.partition(":")[0]) in prefixes and ":" in source:
@@ -53,14 +56,14 @@ def parse_encoder(name: str) -> EncoderName:
 
 
 def find_source(encoder: EncoderName) -> str:
-    """Where the weights are: a folder, a checkpoint file or a Hub id."""
+    """Find the weights of an encoder: a folder, a checkpoint file or a Hub id."""
     if encoder.is_unilm and not Path(encoder.source).exists():
         raise InputError(f"encoder 'unilm:{encoder.source}': no folder or checkpoint file there")
     return str(_minilm_folder()) if encoder.source == "minilm" else encoder.source
 
 
 def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
-    """The tokenizer of the encoder called `name`."""
+    """Load the tokenizer of an encoder by name."""
     from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
     parsed = parse_encoder(name)
@@ -79,12 +82,12 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerFast":
     except (OSError, ValueError) as error:
         raise not_loadable("tokenizer", name, source) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise InputError(f"the tokenizer of {name!r} has no fast version, which we need for word positions")
+        raise InputError(f"the tokenizer of {name!r} has no fast version, which is needed for word positions")
     return tokenizer
 
 
 def checksum_of(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """The same for tokenizers that make the same tokens, whatever they were last told to cut or to pad."""
+    """Checksum of a tokenizer, equal for equal tokens, whatever truncation and padding are set."""
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_truncation()
     backend.no_padding()
@@ -93,9 +96,9 @@ def checksum_of(tokenizer: "PreTrainedTokenizerFast") -> str:
 
 @cache
 def is_local_only(source: str) -> bool:
-    """Whether there is no point in asking the Hub: a folder, or a Hub that does not answer.
+    """Whether not to ask the Hub: the source is a local folder, or the Hub cannot be reached.
 
-    The libraries would find out too, but only after a minute of retries.
+    Libraries would find out only after a minute of retries.
     """
     if Path(source).exists():
         return True
@@ -112,7 +115,7 @@ def is_local_only(source: str) -> bool:
 
 
 def not_loadable(what: str, name: str, source: str) -> InputError:
-    """The error for weights or a tokenizer that are not where the name says."""
+    """Make the error for weights or a tokenizer that cannot be found."""
     if Path(source).exists():
         return InputError(
             f"no {what} for {name!r}: {source} is not in the Hugging Face layout. "

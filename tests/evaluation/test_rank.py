@@ -133,5 +133,5 @@ def test_what_is_missing_on_the_command_line_is_said(newsroom, unlabelled, tmp_p
     assert "expected RUN LOGS OUT.zip, or --check" in mistake(capsys, "rank", newsroom.zero, unlabelled)
     out = tmp_path / "out.zip"
     assert "goes with --check" in mistake(capsys, "rank", newsroom.zero, unlabelled, out, "--against", unlabelled)
-    assert "stands alone" in mistake(capsys, "rank", newsroom.zero, "--check", out)
+    assert "takes no RUN" in mistake(capsys, "rank", newsroom.zero, "--check", out)
     assert not out.exists()

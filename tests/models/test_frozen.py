@@ -68,7 +68,7 @@ def test_only_the_last_layer_and_the_head_train() -> None:
     encoder = make_encoder("bert", train_layers=1)
     trained = {name for name, p in encoder.named_parameters() if p.requires_grad}
     assert trained
-    assert all(name.startswith(("encoder.encoder.layer.1.", "over_", "project.")) for name in trained)
+    assert all(name.startswith(("encoder.encoder.layer.1.", "over_", "projection.")) for name in trained)
     encoder.train()
     assert encoder.encoder.encoder.layer[1].training
     assert not encoder.encoder.encoder.layer[0].training

@@ -58,7 +58,7 @@ def padded_twin(encoder: NewsEncoder, news: PackedNews) -> Tensor:
             segments = torch.zeros(0, width)
         mask = torch.ones(1, len(segments), dtype=torch.bool)
         pooled = additive(encoder.over_segments, segments[None], mask)[0] if len(segments) else torch.zeros(width)
-        out.append(encoder.project(pooled))
+        out.append(encoder.projection(pooled))
     news_MD = torch.stack(out)
     if encoder.config.normalize:
         news_MD = torch.nn.functional.normalize(news_MD, dim=1)
@@ -292,7 +292,7 @@ def test_one_sequence_is_the_stock_model_on_the_whole_news() -> None:
     embedded = encoder.encoder.get_input_embeddings()(tokens) + encoder.frequency(frequencies)
     hidden = encoder.encoder(inputs_embeds=embedded[None]).last_hidden_state
     pooled = additive(encoder.over_tokens, hidden, torch.ones(1, 12, dtype=torch.bool))
-    expected = torch.nn.functional.normalize(encoder.project(pooled), dim=1)
+    expected = torch.nn.functional.normalize(encoder.projection(pooled), dim=1)
     encoder.encoder.set_attn_implementation("bus")
     torch.testing.assert_close(encoder(news), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(encoder(replace(news, pad_to=20)), expected, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config, MobileBertConfig, MPNetConfig
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.plm import build_encoder, load_config, load_encoder, max_length, prove
+from speedyfeed.models.plm import build_encoder, load_config, load_encoder, max_length, verify
 
 TINY = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -31,8 +31,11 @@ def test_minilm_is_found_without_the_hub() -> None:
     ("config", "reason"),
     [
         (MPNetConfig(**TINY, intermediate_size=16), "does not go through transformers' attention interface"),
-        (MobileBertConfig(**TINY, embedding_size=16), "off the stock model"),  # it mixes neighbouring tokens
-        (GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2), "off the stock model"),  # causal
+        (
+            MobileBertConfig(**TINY, embedding_size=16),
+            "differ from the stock model",
+        ),  # it mixes neighbouring tokens
+        (GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2), "differ from the stock model"),  # causal
     ],
 )
 def test_families_that_cannot_be_packed_are_refused_by_name(config: object, reason: str) -> None:
@@ -42,7 +45,7 @@ def test_families_that_cannot_be_packed_are_refused_by_name(config: object, reas
         for weight in model.parameters():
             weight.normal_(std=0.3)
     with pytest.raises(InputError, match=reason) as refusal:
-        prove(model, "some/model")
+        verify(model, "some/model")
     for part in ("some/model", config.model_type, "Families that can", *CONFIGS):  # type: ignore[attr-defined]
         assert part in str(refusal.value)
 

@@ -46,7 +46,7 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, user: int) -> Tens
     """The user after these clicks (clicks, width), by the formula, one head and one click at a time."""
     items = [encoder.start, *clicks]
     if name in ("gru", "lstur-ini", "lstur-con"):
-        long = encoder.long(encoder.user_embeddings.weight[user]) if name != "gru" else torch.zeros(DIM)
+        long = encoder.long_term(encoder.user_embeddings.weight[user]) if name != "gru" else torch.zeros(DIM)
         state = long if name == "lstur-ini" else torch.zeros(DIM)
         for item in items:
             gates = zip(
@@ -64,8 +64,8 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, user: int) -> Tens
         scores = [encoder.score.weight[0] @ click for click in clicks]
         return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
     if name == "npa":
-        query = torch.relu(encoder.ask.query(encoder.ask.user_embeddings.weight[user]))
-        scores = [query @ torch.tanh(encoder.ask.project(item)) for item in items]
+        query = torch.relu(encoder.user_query.query(encoder.user_query.user_embeddings.weight[user]))
+        scores = [query @ torch.tanh(encoder.user_query.project(item)) for item in items]
     else:
         linear, _, query = encoder.score
         scores = [query.weight[0] @ torch.tanh(linear.weight @ item + linear.bias) for item in items]
@@ -163,7 +163,7 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
-    with pytest.raises(InputError, match=r"id_dropout 1.5: expected a share"):
+    with pytest.raises(InputError, match=r"id_dropout 1.5: expected a probability"):
         UserConfig(id_dropout=1.5)
 
 

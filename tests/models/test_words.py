@@ -70,7 +70,7 @@ def one_news(encoder: WordNewsEncoder, name: str, news: PackedNews, row: int) ->
     one = news.select(torch.tensor([row]))
     segments = [list(encoder.embedding(tokens.long())) for tokens in one.tokens_T.split(one.lengths_K.tolist())]
     sequence = [word for segment in segments for word in segment]
-    body = encoder.words
+    body = encoder.word_encoder
     if name == "nrms":
         projected = [body.project(word).view(3, 3, 4) for word in sequence]
         seen = [
@@ -88,18 +88,18 @@ def one_news(encoder: WordNewsEncoder, name: str, news: PackedNews, row: int) ->
         return attended(body.pool, seen)
     if name == "npa":
         user = int(one.user_ids_M[0])
-        items = convolved(body.words, sequence)
-        query = torch.relu(body.ask.query(body.ask.user_embeddings.weight[user]))
-        return weighted(items, [query @ torch.tanh(body.ask.project(item)) for item in items])
+        items = convolved(body.convolution, sequence)
+        query = torch.relu(body.user_query.query(body.user_query.user_embeddings.weight[user]))
+        return weighted(items, [query @ torch.tanh(body.user_query.project(item)) for item in items])
     topics = [
         embed(number)
         for embed, number in zip(body.categories, (one.categories_M, one.subcategories_M), strict=True)
     ]
     if name == "lstur":
-        text = attended(body.text.pool, convolved(body.text.words, sequence))
+        text = attended(body.text.pool, convolved(body.text.convolution, sequence))
         return torch.cat([text, topics[0][0], topics[1][0]])
     views = [
-        attended(body.views[field].pool, convolved(body.views[field].words, segment))
+        attended(body.views[field].pool, convolved(body.views[field].convolution, segment))
         for field, segment in zip(one.fields_K.tolist(), segments, strict=True)
     ]
     return attended(body.over_views, [*views, topics[0][0], topics[1][0]])

@@ -69,7 +69,7 @@ def test_a_signal_while_the_model_is_written_is_heard(store, config, tmp_path):
     told = []
 
     def report(stage, done, total, note="", /):
-        if stage == "encoding news" and not told:
+        if stage == "encoding articles" and not told:
             told.append(stage)
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -58,7 +58,7 @@ def build(config, store):
 
 def learn(model, config, store, log, stamps=None, cache=None):
     """Loss and gradients of an epoch of one batch."""
-    news = open_packed(store, word_tokens=model.news.reads_words, id_maps=model.id_maps)
+    news = open_packed(store, word_tokens=model.news.uses_words, id_maps=model.id_maps)
     loss = ClickLoss(config.loss, fallback_negatives_weight=0.5)
     workflow = Workflow(model, loss, news, cache, torch.zeros(store.num_news + 1), config.batch)
     state = None if stamps is None else LoaderState(position=Position(step=stamps.max() + 1), stamps_V=stamps)

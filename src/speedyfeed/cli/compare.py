@@ -1,6 +1,6 @@
-"""Which of two runs ranks better, and whether the data can tell: a paired bootstrap per metric.
+"""Test whether one of two runs ranks better: a paired bootstrap of the difference in each metric.
 
-Each run is given the texts as its own store would hold them, so runs prepared differently can be compared.
+Texts are prepared for each run as in its training, so that runs on differently prepared stores can be compared.
 
 Example: speedyfeed compare runs/zero-shot runs/first
 """
@@ -18,29 +18,29 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, Data, evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import SEED, EvaluationData, evaluate_run, open_data, open_finished_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run_a: Annotated[Positional[Path], arg(metavar="RUN_A")]
-    """Folder of a finished run."""
+    """Folder of the first finished run, A."""
     run_b: Annotated[Positional[Path], arg(metavar="RUN_B")]
-    """Folder of another."""
+    """Folder of the second finished run, B."""
     data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
-    """Prepared or raw logs; by default the store each run was trained on."""
+    """Store or raw logs to compare on; by default the store that each run was trained on."""
     split: Literal["dev", "test"] | None = None
-    """By default dev, or test where there is no dev."""
+    """Split to evaluate on; by default dev, or test where there is no dev."""
     format: str | None = None
-    """Format of raw logs; recognised when not given."""
+    """Format of raw logs, such as mind or ebnerd; detected by default."""
     exact: bool = False
-    """Search all news exactly, without an index."""
+    """Search all articles exactly for recall, without an HNSW index."""
     json: bool = False
-    """Print the figures as one JSON object."""
+    """Print metrics, differences and verdicts as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
-    runs = [open_finished(path) for path in (arguments.run_a, arguments.run_b)]
+    runs = [open_finished_run(path) for path in (arguments.run_a, arguments.run_b)]
     with progress_bars() as report, ExitStack() as stack:
         both = [
             stack.enter_context(
@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> None:
             )
             for one in runs
         ]
-        if not _is_same(*both):  # told before anything is encoded
+        if not _is_same(*both):  # checked before anything is encoded
             raise InputError(
                 f"{arguments.run_a} and {arguments.run_b} were trained on stores of different logs; "
                 "give STORE or LOGS to compare them on"
@@ -65,13 +65,13 @@ def run(arguments: Arguments) -> None:
         _print_table(arguments, a, b, found)
 
 
-def _is_same(a: Data, b: Data) -> bool:
-    """Whether both hold the same impressions, with the same clicks."""
+def _is_same(a: EvaluationData, b: EvaluationData) -> bool:
+    """Whether both splits have the same impressions and clicks."""
     return a.load_ids().equals(b.load_ids()) and np.array_equal(a.impressions.labels, b.impressions.labels)
 
 
 def _figures(a: Report, b: Report, found: dict[str, Estimate]) -> dict[str, object]:
-    """Both runs, B - A as fractions with intervals, and the verdict on each metric."""
+    """Metrics of both runs, B - A with intervals, and a verdict on each metric, for JSON."""
     difference: dict[str, object] = {}
     for name, estimate in found.items():
         is_there = estimate.num_impressions > 0

@@ -1,4 +1,4 @@
-"""Everything in one go on a small synthetic newsroom: make it, prepare it, train on it, evaluate and recommend.
+"""Run all steps on a small synthetic newsroom: generate, prepare, train, evaluate and recommend.
 
 Example: speedyfeed demo --out runs/demo
 """
@@ -20,7 +20,7 @@ from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
-from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished
+from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
@@ -28,30 +28,30 @@ from speedyfeed.training.run_folder import RunConfig, RunFolder, fingerprint, op
 
 CHANCE = 0.5
 SHOWN = 5
-"""Recommendations, and clicks of a history, that are printed."""
+"""Number of recommendations, and of clicks of a history, to print."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     out: Path = Path("runs/demo")
-    """Folder for all that the demo makes."""
+    """Folder for the logs, the store and the run of the demo."""
     steps: int = 60
-    """Batches to train on; about two seconds each on two cores."""
+    """Number of training steps, of about two seconds each on two CPU cores."""
 
 
 def run(arguments: Arguments) -> None:
     if arguments.steps < 1:
         raise InputError(f"--steps {arguments.steps}: expected at least 1")
-    logs, place, path = (arguments.out / name for name in ("newsroom", "store", "run"))
+    logs, store_path, path = (arguments.out / name for name in ("newsroom", "store", "run"))
     if (logs / "newsroom.json").exists():
-        shutil.rmtree(logs)  # made by a demo before, and made again the same
+        shutil.rmtree(logs)  # of an earlier demo, and generated again the same
     with progress_bars() as report:
         newsroom = synthesize(logs, SynthConfig(), report)
     print(f"A synthetic newsroom in {logs}")
     print_newsroom(newsroom)
     with progress_bars() as report:
-        store = prepare(logs, place, PrepareConfig(), report=report).store
-    print(f"\nPrepared for training in {place}")
+        store = prepare(logs, store_path, PrepareConfig(), report=report).store
+    print(f"\nPrepared for training in {store_path}")
     print_summary(store)
 
     folder = _open_run(path, store, arguments.steps)
@@ -59,9 +59,9 @@ def run(arguments: Arguments) -> None:
     with progress_bars() as report:
         outcome = train(folder, store, report)
     if not outcome.is_finished:
-        print("stopped and saved; the same command goes on")
+        print("stopped and saved; the same command resumes it")
         return
-    finished = open_finished(path)
+    finished = open_finished_run(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
         evaluated = evaluate_run(finished, data, report=report)
     _print_quality(newsroom, evaluated)
@@ -71,7 +71,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
-    """The run of an earlier demo on the same store, to go on with or to show; else a new one."""
+    """Open the run of an earlier demo on the same store, to resume or to show; else start a new one."""
     chosen = recipe("speed-mini")
     config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
@@ -89,36 +89,36 @@ def _print_quality(newsroom: Newsroom, evaluated: Report) -> None:
     for name, auc in (("chance", CHANCE), ("popularity", newsroom.popularity_auc)):
         print(f"  {name:12}{auc:7.4f}")
     print(f"  {'this model':12}{found.mean:7.4f}   95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
-    print(f"  {'best':12}{newsroom.best_auc:7.4f}   knows every user's planted interests")
+    print(f"  {'best':12}{newsroom.best_auc:7.4f}   with every user's true interests")
     print(f"  {gap:.0%} of the way from popularity to the best possible")
 
 
 def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) -> None:
-    """What training cost, and what the conventional workflow would have, encoding as many tokens a second."""
+    """Print the speed of training, and an estimate for the conventional workflow at as many tokens per second."""
     rates = load_rates(path)
     clicks_per_second = outcome.progress.clicks / outcome.progress.seconds
     news_per_click = config.batch.max_clicks + 1 + config.batch.negatives
     tokens_per_news = int(news_lengths(store.news).max())
     slow_clicks_per_second = rates["tokens_per_second"] / (news_per_click * tokens_per_news)
     print(f"\nTraining took {outcome.progress.seconds / 60:.1f} minutes for {outcome.progress.clicks:,} clicks")
-    print(f"  clicks learned   {clicks_per_second:8.1f} a second")
+    print(f"  clicks trained   {clicks_per_second:8.1f} a second")
     print(f"  cache hit rate   {rates['cache_hit_rate']:8.1%}")
     print(f"  data efficiency  {rates['data_efficiency']:8.1%}")
     print(
         f"  about {clicks_per_second / slow_clicks_per_second:.0f} times as fast as the conventional workflow: an "
-        f"estimate, from the {news_per_click} news of {tokens_per_news} tokens it encodes for one click"
+        f"estimate, from the {news_per_click} articles of {tokens_per_news} tokens it encodes for one click"
     )
 
 
 def _print_user(finished: FinishedRun, store: Store) -> None:
-    """One user of the dev split: what they clicked last, and what the model would show next."""
+    """Print the latest clicks of one user of the dev split, and what the model recommends."""
     titles = store.load_titles()
     dev = store.impressions("dev")
     user = int(np.argmax(np.minimum(dev.histories.lengths, 20)))
     clicked = titles.take(dev.histories[user] - 1).to_pylist()
     sections = Counter(news["category"] for news in clicked).most_common(3)
-    told = ", ".join(f"{count} on {section}" for section, count in sections)
-    print(f"\nA user who clicked {len(clicked)} news, {told}, and at last")
+    interests = ", ".join(f"{count} on {section}" for section, count in sections)
+    print(f"\nA user who clicked {len(clicked)} articles, {interests}, the latest being")
     for news in clicked[-SHOWN:]:
         print(f"  {news['category']:14.14}{news['title']}")
     print("is recommended")

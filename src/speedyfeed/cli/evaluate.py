@@ -1,6 +1,6 @@
-"""Measure a trained recommender: ranking and recall on a split, and where the figures come from.
+"""Measure ranking and recall of a trained recommender on a split, overall and by group.
 
-Raw logs are prepared on the fly, exactly as the run's own news were.
+Raw logs are prepared on the fly, like the training data of the run.
 
 Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impression scores.parquet
 """
@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished, write_per_impression
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
@@ -23,25 +23,25 @@ GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a finished run."""
+    """Folder of a finished run, or name of a recommender on the Hub."""
     data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
-    """Prepared or raw logs; by default the store the run was trained on."""
+    """Store or raw logs to evaluate on; by default the store that the run was trained on."""
     split: Literal["dev", "test"] | None = None
-    """By default dev, or test where there is no dev."""
+    """Split to evaluate on; by default dev, or test where there is no dev."""
     format: str | None = None
-    """Format of raw logs; recognised when not given."""
+    """Format of raw logs, such as mind or ebnerd; detected by default."""
     pool: Literal["split", "day"] = "split"
-    """Recall looks for clicks among all candidates of the split, or of the impression's day."""
+    """Articles that recall searches: all candidates of the split, or those of the impression's day."""
     exact: bool = False
-    """Search all news exactly, without an index."""
+    """Search all articles exactly for recall, without an HNSW index."""
     per_impression: Path | None = None
-    """Write every metric of every impression to this Parquet file."""
+    """Parquet file to write every metric of every impression to."""
     json: bool = False
-    """Print the figures as one JSON object."""
+    """Print the metrics as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
-    finished = open_finished(arguments.run)
+    finished = open_finished_run(arguments.run)
     with (
         progress_bars() as progress,
         open_data(
@@ -59,11 +59,11 @@ def run(arguments: Arguments) -> None:
 
 
 def print_report(report: Report, split: str) -> None:
-    """What was left out, every metric with its interval, then the groups."""
+    """Print what was skipped, every metric with its interval, then the groups."""
     overall = report.overall
     print(
         f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
-        f"clicks only or skips only, {overall.num_unlabelled:,} unlabelled"
+        f"all or no candidates clicked, {overall.num_unlabelled:,} unlabelled"
     )
     if report.num_candidates_without_text:
         print(f"candidates without text, ranked last: {report.num_candidates_without_text:,}")
@@ -79,7 +79,7 @@ def print_report(report: Report, split: str) -> None:
         means = "".join(f"{_mean(group.metrics[metric]):>12}" for metric in GROUP_METRICS)
         print(f"{name.replace('_', ' '):16}{group.num_impressions:>12,}{means}")
     if "news_seen" not in report.groups:
-        print("(no groups by news seen in training: the store of the run is gone)")
+        print("(no groups by articles seen in training: the store of the run is gone)")
 
 
 def _mean(found: Estimate) -> str:

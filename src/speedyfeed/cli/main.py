@@ -1,8 +1,8 @@
-"""The `speedyfeed` command: finds the asked command, runs it, and turns a user's mistake into one line.
+"""The `speedyfeed` command: parses the command line, runs a command, and reports a user's mistake in one line.
 
-Each command is a module of `speedyfeed.cli`: its `Arguments` dataclass is its command line, its `run` does
-the work; `defaults`, where it has one, gives defaults that depend on what was typed. Only the module of the
-command at hand is imported, so that help comes at once.
+Each command is a module of `speedyfeed.cli`: its `Arguments` dataclass defines the options, its `run` does the
+work, and its `defaults`, if any, returns defaults that depend on the arguments. Only the module of the command is
+imported, so that help is fast.
 """
 
 import contextlib
@@ -19,47 +19,47 @@ from speedyfeed import __version__
 from speedyfeed.errors import InputError, LostRanksError
 
 COMMANDS = {
-    "synth": "make a synthetic newsroom: articles and click logs to try everything on",
-    "prepare": "turn raw logs into a refined, tokenized, memory-mapped store",
-    "train": "train a recommender on a store; resumable",
-    "evaluate": "measure how well a trained recommender ranks and recalls",
-    "rank": "write, or check, a leaderboard file",
-    "compare": "tell which of two runs ranks better, and whether the data can tell",
-    "recommend": "the best news for one user",
-    "serve": "recommendations over HTTP, and a page to try them on",
-    "demo": "all of it in one go, on a small synthetic newsroom",
+    "demo": "run all steps on a small synthetic newsroom",
+    "synth": "generate articles and click logs of a synthetic newsroom",
+    "prepare": "refine and tokenize raw logs into a memory-mapped store",
+    "train": "train a recommender on a store, or resume a run",
+    "evaluate": "measure ranking and recall of a trained recommender",
+    "compare": "test whether one of two runs ranks better",
+    "rank": "write or check a leaderboard file",
+    "recommend": "recommend articles to one user",
+    "serve": "serve recommendations over HTTP, with a web page",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; exits 2 with one line on stderr when the user can fix what went wrong."""
+    """Run one command; a mistake that the user can fix exits with code 2 and one line on stderr."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
         print(_help())
     elif command == "--version":
         print(f"speedyfeed {__version__}")
     elif command not in COMMANDS:
-        fail(f"{command!r} is no command; there are {', '.join(COMMANDS)}")
+        fail(f"unknown command {command!r}; choose one of {', '.join(COMMANDS)}")
     else:
         run_command(importlib.import_module(f"speedyfeed.cli.{command}"), f"speedyfeed {command}", rest)
 
 
 def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
-    """Parse the words that follow a program's name, run its module, and turn a user's mistake into one line."""
+    """Parse the arguments of a command, run its module, and report a user's mistake in one line."""
     arguments = _parse(module, program, rest)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    if os.environ.get("RANK", "0") == "0":  # of those that torchrun starts, the first speaks
+    if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts, only rank 0 logs
         logging.getLogger("speedyfeed").setLevel(logging.INFO)
     try:
         module.run(arguments)
     except InputError as error:
         fail(str(error))
     except OSError as error:
-        # A full disk or a missing permission; the system's own words say it best.
+        # a full disk or a missing permission: the message of the system says which
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
     except LostRanksError as error:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # an orderly exit may wait for those that are gone
+        os._exit(1)  # an orderly exit may wait for lost ranks
     except KeyboardInterrupt:
         print("speedyfeed: stopped", file=sys.stderr)
         sys.exit(130)
@@ -68,9 +68,9 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
     import tyro
 
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(output):
             return tyro.cli(
                 module.Arguments,
                 prog=program,
@@ -84,24 +84,24 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # The parser draws a box over several lines; the words in it make our one line.
-        words = re.sub(r"[─│╭╮╰╯]|\x1b\[[0-9;]*m", " ", said.getvalue())
-        fail(words.replace("For full helptext, run", "; see"))
+        # The parser draws a box over several lines: put its text on one line.
+        text = re.sub(r"[─│╭╮╰╯]|\x1b\[[0-9;]*m", " ", output.getvalue())
+        fail(text.replace("For full helptext, run", "; see"))
 
 
 def _help() -> str:
-    usage = "usage: speedyfeed COMMAND ...   (speedyfeed COMMAND --help tells more)"
+    usage = "usage: speedyfeed COMMAND ...   (speedyfeed COMMAND --help lists its options)"
     return f"{usage}\n\n{list_commands(COMMANDS)}\n\nStart with: speedyfeed demo"
 
 
 def list_commands(names: Mapping[str, str]) -> str:
-    """Names and what each does, a line each."""
+    """Format commands and their descriptions, one per line."""
     width = max(map(len, names))
     return "\n".join(f"  {name:{width}}  {text}" for name, text in names.items())
 
 
 def fail(message: str) -> NoReturn:
-    """Print one line on stderr and exit with code 2: a mistake that the user can fix."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of a host fail alike: once will do
+    """Print one line on stderr and exit with code 2, for a mistake that the user can fix."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # all processes of a host fail alike: print it once
         print(f"speedyfeed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)

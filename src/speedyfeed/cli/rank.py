@@ -1,6 +1,6 @@
-"""Rank the impressions of a log and write the leaderboard's file; labels are neither needed nor read.
+"""Rank the candidates of each impression and write a leaderboard file; labels are not needed.
 
---check looks at such a file, by whomever it was written, and names its first bad line.
+--check checks such a file, whoever wrote it, and reports its first bad line.
 
 Example: speedyfeed rank runs/first MINDlarge_test/ prediction.zip
          speedyfeed rank --check prediction.zip --against MINDlarge_test/
@@ -22,7 +22,7 @@ from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import open_data, open_finished, score_run
+from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
 
 PREFER = ("test", "dev")
 
@@ -30,21 +30,21 @@ PREFER = ("test", "dev")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path | None], arg(metavar="RUN")] = None
-    """Folder of a finished run."""
+    """Folder of a finished run, or name of a recommender on the Hub."""
     logs: Annotated[Positional[Path | None], arg(metavar="LOGS")] = None
-    """Raw logs, or a store."""
+    """Raw logs or store whose impressions are ranked."""
     out: Annotated[Positional[Path | None], arg(metavar="OUT.zip")] = None
-    """File to write."""
+    """Zip file to write the ranking to."""
     split: Literal["dev", "test"] | None = None
-    """By default test, or dev where there is no test."""
+    """Split to rank; by default test, or dev where there is no test."""
     format: str | None = None
-    """Format of raw logs; recognised when not given."""
+    """Format of raw logs, such as mind or ebnerd; detected by default."""
     check: Annotated[Path | None, arg(metavar="FILE.zip")] = None
-    """Check this file instead of writing one."""
+    """Leaderboard file to check, instead of writing one."""
     against: Annotated[Path | None, arg(metavar="LOGS")] = None
-    """Raw logs the checked file must match, impression by impression."""
+    """Raw logs that the checked file must match, impression by impression."""
     json: bool = False
-    """Print what was ranked, or checked, as one JSON object."""
+    """Print what was ranked or checked as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
-    finished = open_finished(run)
+    finished = open_finished_run(run)
     with (
         progress_bars() as report,
         open_data(
@@ -91,7 +91,7 @@ def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, A
 
 def _check(arguments: Arguments, path: Path) -> dict[str, Any]:
     if arguments.run is not None:
-        raise InputError("rank: --check FILE.zip stands alone; give the logs with --against LOGS")
+        raise InputError("rank: --check FILE.zip takes no RUN; give the logs with --against LOGS")
     if arguments.against is None:
         return {"impressions": check_submission(path)}
     logs = open_split(arguments.against, arguments.split, arguments.format, prefer=PREFER)
@@ -100,11 +100,11 @@ def _check(arguments: Arguments, path: Path) -> dict[str, Any]:
 
 
 def _read_shown(split: Split) -> Iterator[Shown]:
-    """Each impression of a raw log, as a submission must speak of it."""
+    """Read the impressions that a leaderboard file must rank from a raw log."""
     for batch in split.impressions():
-        told = pc.list_value_length(batch["candidates"])
+        given = pc.list_value_length(batch["candidates"])
         labelled = pc.add(pc.list_value_length(batch["clicked"]), pc.list_value_length(batch["skipped"]))
-        sizes: pa.Array = pc.coalesce(told, labelled)
+        sizes: pa.Array = pc.coalesce(given, labelled)
         for key, size in zip(batch["impression_id"].to_pylist(), sizes.to_pylist(), strict=True):
             yield Shown(impression_id=key, num_candidates=size)
 

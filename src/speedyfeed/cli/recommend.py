@@ -1,4 +1,4 @@
-"""The best news for one user, from a trained recommender.
+"""Recommend articles to one user, by the articles they clicked.
 
 Example: speedyfeed recommend runs/first --history N12,N7 --k 5
 """
@@ -11,25 +11,25 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from speedyfeed.run_evaluation import open_finished
+from speedyfeed.run_evaluation import open_finished_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of a finished run."""
+    """Folder of a finished run, or name of a recommender on the Hub."""
     history: str = ""
-    """Ids of the news the user clicked, oldest first, joined by commas; none is a new user."""
+    """Ids of the articles the user clicked, oldest first, separated by commas; empty for a new user."""
     user: str | None = None
-    """Who the user is, for recommenders that learn about each (lstur, npa); else it makes no difference."""
+    """Id of the user, for recommenders that learn user ids (lstur, npa); others ignore it."""
     k: int = 10
-    """How many to recommend."""
+    """Number of articles to recommend."""
     json: bool = False
-    """Print them as one JSON object."""
+    """Print the recommendations as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
-    model = open_finished(arguments.run).model
+    model = open_finished_run(arguments.run).model
     history = [news_id for news_id in arguments.history.split(",") if news_id]
     found = model.recommend(history, k=arguments.k, user=arguments.user)
     if arguments.json:

@@ -1,4 +1,7 @@
-"""Histories of many users to user embeddings: all at once, or one by one where news are user-dependent."""
+"""Histories of many users to user embeddings: in batches, or one by one for user-dependent models.
+
+Shapes: B users   L clicks   V all articles   D embedding width
+"""
 
 from collections.abc import Callable
 
@@ -13,17 +16,18 @@ from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.ragged import Ragged
 
 USERS_PER_BATCH = 256
+"""Number of users encoded at once."""
 
 Rows = NDArray[np.float32]
 
 
 def history_encoder(
-    model: RecommenderModule, news_VD: Tensor, numbers: NDArray[np.int64] | None = None
+    model: RecommenderModule, news_VD: Tensor, indices: NDArray[np.int64] | None = None
 ) -> Callable[[Ragged, NDArray[np.int64]], Rows]:
-    """A function from histories (rows of `news_VD`, oldest first, maybe empty) and their users to embeddings.
+    """Make a function from histories (rows of `news_VD`, oldest first, may be empty) and users to embeddings.
 
-    `numbers` are the model's own numbers of the users; without them all are unknown users. Users of like length
-    are encoded together, so that little is padded.
+    `indices` are the model's indices of the users; without them all users are unknown. Histories of similar length
+    are encoded together, so that there is little padding.
     """
 
     def encode(histories: Ragged, users: NDArray[np.int64]) -> Rows:
@@ -38,7 +42,7 @@ def history_encoder(
             encoded[rows] = model.encode_users(
                 news_VD[torch.from_numpy(ids_BL)],
                 torch.from_numpy(clicked_BL),
-                None if numbers is None else torch.from_numpy(numbers[users[rows]]),
+                None if indices is None else torch.from_numpy(indices[users[rows]]),
             ).numpy()
         return encoded
 
@@ -46,17 +50,17 @@ def history_encoder(
 
 
 def user_dependent_encoder(
-    model: RecommenderModule, news: PackedNews, numbers: NDArray[np.int64]
+    model: RecommenderModule, news: PackedNews, indices: NDArray[np.int64]
 ) -> Callable[[int, NDArray[np.integer]], tuple[Rows, Rows]]:
-    """A function from a user and their history (rows of `news`) to all news and the user, embedded for them."""
+    """Make a function from a user and their history (rows of `news`) to embeddings of all articles and user."""
     assert isinstance(model.news, WordNewsEncoder)
     news_for = model.news.for_users(news)
 
     def encode(user: int, history: NDArray[np.integer]) -> tuple[Rows, Rows]:
-        number = int(numbers[user])
-        news_VD = news_for(number)
+        index = int(indices[user])
+        news_VD = news_for(index)
         clicks_1LD = news_VD[torch.from_numpy(np.asarray(history, np.int64))][None]
-        user_1D = model.encode_users(clicks_1LD, user_ids_B=torch.tensor([number]))
+        user_1D = model.encode_users(clicks_1LD, user_ids_B=torch.tensor([index]))
         return news_VD.numpy(), user_1D[0].numpy()
 
     return encode

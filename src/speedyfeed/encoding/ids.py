@@ -1,4 +1,4 @@
-"""Names of a store as numbers of a recommender: which it may learn about, and who reads in a split."""
+"""Names of a store as indices of a recommender: its categories, and the users of a split."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,9 @@ from speedyfeed.models.recommender import RecommenderConfig
 
 
 def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
-    """Categories of the store and users of its train split, as far as that recommender makes use of them."""
+    """Categories of the store and users of its train split, as far as the recommender uses them."""
     categories, subcategories, users = [], [], []
-    if config.knows_categories:
+    if config.uses_categories:
         titles = store.load_titles()
         categories, subcategories = (_distinct(titles[name]) for name in ("category", "subcategory"))
     if config.uses_user_ids:
@@ -22,15 +22,15 @@ def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
 
 
 def user_indices(store: Store, split: str, id_maps: IdMaps) -> NDArray[np.int64]:
-    """Beside each history of a dev or test split, the number of its user; 0 for those not in the train split."""
+    """Index of the user of each history in a dev or test split; 0 for users not in the train split."""
     impressions = store.impressions(split)
-    numbers = np.zeros(len(impressions.histories), np.int64)
+    indices = np.zeros(len(impressions.histories), np.int64)
     if id_maps.users:
         user_ids = store.load_impressions(split)["user_id"]
-        numbers[impressions.users] = lookup_indices(user_ids, id_maps.users)
-    return numbers
+        indices[impressions.users] = lookup_indices(user_ids, id_maps.users)
+    return indices
 
 
 def _distinct(names: pa.ChunkedArray) -> list[str]:
-    """In alphabetical order; no name is no category."""
+    """Distinct names in alphabetical order; an empty name is no category."""
     return sorted(name for name in pc.unique(names).to_pylist() if name)

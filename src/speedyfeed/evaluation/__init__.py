@@ -1,1 +1,1 @@
-"""How good a ranking is: metrics, intervals, search over all news, leaderboard files."""
+"""Ranking metrics, confidence intervals, recall over all articles, and leaderboard files."""

@@ -1,7 +1,7 @@
-"""How sure a mean over impressions is, and whether two runs differ: percentile bootstrap, seeded.
+"""Confidence intervals of means over impressions and of differences of two runs: a seeded percentile bootstrap.
 
 A resample of n impressions is drawn as counts over a histogram of their values, not one by one, so an interval
-costs the same for a thousand impressions and for a hundred million. Impressions are taken as independent.
+costs the same for a thousand impressions and for a hundred million. Impressions are assumed independent.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1000
-_BINS = 1024  # a bin spans 1/1024 of the range of the values: the spread inside it does not show
+_BINS = 1024  # a bin spans 1/1024 of the range of the values: the variance inside it is negligible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A mean over impressions with its 95% interval; NaN when there was none."""
+    """A mean over impressions with its 95% interval; NaN when there were no impressions."""
 
     mean: float
+    """Mean of the values."""
     ci95: tuple[float, float]
+    """Lower and upper bound of the 95% interval."""
     num_impressions: int
+    """Number of impressions with a value."""
 
 
 def estimate(values: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES) -> Estimate:
-    """Mean of the values that are there (NaN marks a skipped impression), and its interval."""
+    """Mean and interval of the values; NaN marks impressions without a value, which are left out."""
     values = values[~np.isnan(values)]
     if len(values) == 0:
         return Estimate(mean=np.nan, ci95=(np.nan, np.nan), num_impressions=0)
@@ -34,13 +37,13 @@ def estimate(values: NDArray[np.float64], rng: np.random.Generator, resamples: i
 def compare(
     a: NDArray[np.float64], b: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES
 ) -> Estimate:
-    """How much run B scores above run A, paired by impression; those that either run lacks (NaN) are left out."""
+    """Mean of B - A and its interval, paired by impression; those where either is NaN are left out."""
     assert a.shape == b.shape, (a.shape, b.shape)
     return estimate(b - a, rng, resamples)
 
 
 def verdict(difference: Estimate) -> str:
-    """What `compare` found, in words."""
+    """Describe the difference that `compare` found in one sentence."""
     mean, (low, high) = difference.mean, difference.ci95
     if difference.num_impressions == 0:
         return "nothing to compare: no impression was scored in both"
@@ -55,9 +58,9 @@ def verdict(difference: Estimate) -> str:
 
 
 def _resampled_means(values: NDArray[np.float64], rng: np.random.Generator, resamples: int) -> NDArray[np.float64]:
-    """Means of as many values, drawn with replacement, `resamples` times.
+    """Means of `resamples` bootstrap samples.
 
-    Every bin stands for its members by their mean, so the mean of the values themselves is kept exactly.
+    Every bin is represented by the mean of its members, so the mean of all values is exact.
     """
     counts, edges = np.histogram(values, _BINS)
     sums, _ = np.histogram(values, edges, weights=values)

@@ -1,7 +1,7 @@
-"""Embeddings and impressions in, a report out: ranking and recall with intervals, overall and for groups.
+"""Embeddings and impressions in, a report out: ranking and recall with intervals, overall and by group.
 
-The groups tell where a model earns its figures: users with no, few and many clicks; news that training has seen
-and news it has not (only the candidates of that kind are ranked against each other).
+The groups are users with no, few and many clicks, and articles that were seen in training or not; for the latter,
+only candidates of that kind are ranked against each other.
 """
 
 import math
@@ -23,26 +23,29 @@ from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings
 
 RECALL_AT = (50, 100, 200)
+"""Numbers of retrieved articles at which recall is measured."""
 FEW_CLICKS = 5
+"""Longest history that counts as short, in clicks."""
 
 Values = Mapping[str, NDArray[np.float64]]
+"""Value of every impression, by metric; NaN where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Means over some impressions."""
+    """Mean metrics over some impressions, and how many were skipped."""
 
     metrics: Mapping[str, Estimate]
-    """By name: auc, mrr, ndcg@5, ndcg@10, recall@50, recall@100, recall@200."""
+    """Estimates by name: auc, mrr, ndcg@5, ndcg@10, recall@50, recall@100, recall@200."""
     num_impressions: int
-    """Those with a ranking score."""
+    """Number of impressions with ranking metrics."""
     num_one_class: int
-    """Skipped: all candidates clicked, or all skipped."""
+    """Number of impressions skipped because all candidates were clicked, or none was."""
     num_unlabelled: int
-    """Skipped: labels unknown."""
+    """Number of impressions skipped because their clicks are unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """Fractions and `<key>_ci95` pairs; null where there is nothing to take a mean of."""
+        """Means as fractions and `<key>_ci95` pairs; null where no impression has a value."""
         figures: dict[str, Any] = {}
         for name, found in self.metrics.items():
             figures[name] = _number(found.mean)
@@ -55,18 +58,21 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """How well a split was ranked."""
+    """Metrics of a split: overall, by group, and for each impression."""
 
     overall: Summary
+    """Metrics over all impressions."""
     groups: Mapping[str, Summary]
+    """Metrics by group: `history_*` by length of the history, `news_seen` and `news_unseen`."""
     retrieved: Retrieved
+    """Ranks of the clicked articles among all articles, and facts about the index."""
     num_candidates_without_text: int
-    """Ranked last, and never retrieved."""
+    """Number of candidates without text, which are ranked last and never retrieved."""
     values: Values
-    """Every metric of every impression, in the order of the log; NaN where it has none. Not part of the JSON."""
+    """Every metric of every impression, in the order of the log; NaN where it has none. Not in the JSON."""
 
     def to_json(self) -> dict[str, Any]:
-        """The figures of `overall` at the top, groups and the index below."""
+        """Metrics of `overall` at the top level, groups and index under their names."""
         return self.overall.to_json() | {
             "candidates_without_text": self.num_candidates_without_text,
             "groups": {name: group.to_json() for name, group in self.groups.items()},
@@ -91,10 +97,10 @@ def evaluate(
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Rank and retrieve every impression with these embeddings; row 0 of `news_VD` is padding.
+    """Score all candidates, retrieve the clicked articles, and compute metrics; row 0 of `news_VD` is padding.
 
-    `seen` says of each news whether training met it (`seen_in_training`); without it those groups are left out.
-    `pools` numbers the pool from which each impression's user is served; by default all candidates of the
+    `seen` is whether each article was seen in training (`seen_in_training`); without it those groups are left out.
+    `pools` is the pool of articles from which each impression's user is served; by default all candidates of the
     split are one pool.
     """
     if pools is None:
@@ -113,7 +119,7 @@ def evaluate_user_dependent(
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """The same where every user has embeddings of their own: all candidates of a pool are searched exactly."""
+    """Evaluate a user-dependent model, as `evaluate` does for others; search is exact."""
     if pools is None:
         pools = np.zeros(len(impressions.users), np.int64)
     scores, retrieved = score_and_retrieve_user_dependent(impressions, encode_for_user, pools, report=report)
@@ -129,7 +135,7 @@ def summarise(
     seen: NDArray[np.bool_] | None,
     resamples: int,
 ) -> Report:
-    """The report of scores and of what was found, wherever they come from."""
+    """Compute the report from scores and retrieved ranks."""
     everything = _measure(scores, retrieved.found, impressions.labels)
     groups = {
         name: _summarise(measured, rng, resamples)
@@ -145,7 +151,7 @@ def summarise(
 
 
 def seen_in_training(timelines: Timelines, num_news: int) -> NDArray[np.bool_]:
-    """Of news 0 to num_news, which were clicked in training or skipped beside a click."""
+    """Whether each article, 0 to num_news, was clicked in training or shown beside a click."""
     seen = np.zeros(num_news + 1, np.bool_)
     seen[timelines.clicks.values] = True
     seen[timelines.pools.values] = True
@@ -154,13 +160,13 @@ def seen_in_training(timelines: Timelines, num_news: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """Every metric of every impression, and why some have none."""
+    """Every metric of every impression, and which impressions were skipped."""
 
     values: Values
     is_one_class: NDArray[np.bool_]
     is_unlabelled: NDArray[np.bool_]
 
-    def of(self, rows: NDArray[np.bool_]) -> "_Measured":
+    def select(self, rows: NDArray[np.bool_]) -> "_Measured":
         return _Measured(
             values={name: values[rows] for name, values in self.values.items()},
             is_one_class=self.is_one_class[rows],
@@ -170,8 +176,8 @@ class _Measured:
 
 def _measure(scores: Ragged, found: NDArray[np.int32], labels: NDArray[np.int8]) -> _Measured:
     ranking = measure_ranking(scores, labels)
-    places = Ragged(values=found, offsets=scores.offsets)
-    recall = {f"recall@{k}": measure_recall(places, labels, k) for k in RECALL_AT}
+    ranks = Ragged(values=found, offsets=scores.offsets)
+    recall = {f"recall@{k}": measure_recall(ranks, labels, k) for k in RECALL_AT}
     return _Measured(
         values={**ranking.values, **recall},
         is_one_class=ranking.is_one_class,
@@ -188,17 +194,17 @@ def _groups(
 ) -> Iterator[tuple[str, _Measured]]:
     num_clicks = impressions.histories.lengths[impressions.users]
     few = (num_clicks > 0) & (num_clicks <= FEW_CLICKS)
-    yield "history_empty", everything.of(num_clicks == 0)
-    yield f"history_1_to_{FEW_CLICKS}", everything.of(few)
-    yield f"history_over_{FEW_CLICKS}", everything.of(num_clicks > FEW_CLICKS)
+    yield "history_empty", everything.select(num_clicks == 0)
+    yield f"history_1_to_{FEW_CLICKS}", everything.select(few)
+    yield f"history_over_{FEW_CLICKS}", everything.select(num_clicks > FEW_CLICKS)
     if seen is None:
         return
     for name, is_kind in (("news_seen", seen), ("news_unseen", ~seen)):
-        keep = is_kind[impressions.candidates.values] & (impressions.candidates.values != PAD_NEWS)
-        kept_before = np.concatenate([[0], np.cumsum(keep)])
-        kept = Ragged(values=scores.values[keep], offsets=kept_before[scores.offsets])
-        measured = _measure(kept, found[keep], impressions.labels[keep])
-        yield name, measured.of(kept.lengths > 0)
+        mask = is_kind[impressions.candidates.values] & (impressions.candidates.values != PAD_NEWS)
+        offsets = np.concatenate([[0], np.cumsum(mask)])
+        selected = Ragged(values=scores.values[mask], offsets=offsets[scores.offsets])
+        measured = _measure(selected, found[mask], impressions.labels[mask])
+        yield name, measured.select(selected.lengths > 0)
 
 
 def _summarise(measured: _Measured, rng: np.random.Generator, resamples: int) -> Summary:

@@ -4,11 +4,11 @@
 
 Ties: a metric is its mean over all orders of the candidates that share a score. For AUC that is "a tie counts
 half"; MRR and nDCG follow the same rule, so no metric depends on the order in which candidates are listed, and a
-model that scores everything alike cannot gain from a log that lists clicks first. Without ties these are the
-official formulas to the letter.
+model that scores everything alike cannot gain from a log that lists clicks first. Without ties these are exactly
+the official formulas.
 
-An impression with an unknown label, or whose candidates are all clicked or all skipped, has no value (NaN).
-Candidates that cannot be scored are given -inf by the caller, which ranks them last.
+An impression with unknown labels, or whose candidates are all clicked or all not clicked, has no value (NaN).
+Candidates that cannot be scored have score -inf, which ranks them last.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,18 @@ RANKING = ("auc", "mrr", "ndcg@5", "ndcg@10")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankingMetrics:
-    """What each impression scored, and why some did not."""
+    """Ranking metrics of each impression, and which impressions have none."""
 
     values: Mapping[str, NDArray[np.float64]]
     """One array per name in `RANKING`; NaN where an impression has no value."""
     is_unlabelled: NDArray[np.bool_]
+    """Whether the clicks of an impression are unknown."""
     is_one_class: NDArray[np.bool_]
-    """All clicked or all skipped; also an impression that showed nothing."""
+    """Whether all candidates were clicked or none was; also an impression without candidates."""
 
 
 def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetrics:
-    """AUC, MRR, nDCG@5 and nDCG@10 of every impression; labels are 1 clicked, 0 skipped, -1 unknown.
+    """AUC, MRR, nDCG@5 and nDCG@10 of every impression; labels are 1 clicked, 0 not clicked, -1 unknown.
 
     Each metric sums, over the clicks, a weight that depends on the click's rank alone: the rank itself (AUC),
     1 / rank (MRR), 1 / log2(1 + rank) down to k (nDCG@k; a click's gain 2^1 - 1 is 1). Under ties a click gets
@@ -53,7 +54,7 @@ def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetri
     discounts = 1 / np.log2(ranks + 1)
     clicked, skipped = num_clicked[scored], (lengths - num_clicked)[scored]
     values = {name: np.full(len(scores), np.nan) for name in RANKING}
-    # Each skipped candidate above a click costs a rank: the excess over ranks 1..clicked counts inverted pairs.
+    # Each unclicked candidate above a click costs a rank: the excess over ranks 1..clicked counts inverted pairs.
     inverted = clicks.total(ranks)[scored] - clicked * (clicked + 1) / 2
     values["auc"][scored] = 1 - inverted / (clicked * skipped)
     values["mrr"][scored] = clicks.total(1 / ranks)[scored] / clicked
@@ -64,9 +65,9 @@ def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetri
 
 
 def measure_recall(found: Ragged, labels: NDArray[np.integer], k: int) -> NDArray[np.float64]:
-    """Share of each impression's clicks among the first k news retrieved for its user; NaN without a click.
+    """Fraction of each impression's clicks among the first k articles retrieved for its user; NaN without a click.
 
-    `found` holds, beside each candidate, its rank in what was retrieved: 1 is first, 0 is not retrieved.
+    `found` is the rank of each candidate among the retrieved articles: 1 is first, 0 is not retrieved.
     """
     row = np.repeat(np.arange(len(found)), found.lengths)
     clicked = labels == 1
@@ -90,7 +91,7 @@ def ranks_of(scores: Ragged) -> NDArray[np.int32]:
 
 
 def best_first(scores: Ragged) -> NDArray[np.int64]:
-    """Places of all candidates, impression by impression, best first; ties by the order listed.
+    """Positions of all candidates, impression by impression, best first; ties by the order listed.
 
     [[.9, .2, .5], [.1, .7]] -> [0, 2, 1, 4, 3]
 
@@ -103,9 +104,9 @@ def best_first(scores: Ragged) -> NDArray[np.int64]:
     for rows in np.split(by_length, np.flatnonzero(np.diff(lengths[by_length])) + 1):
         if len(rows) == 0:
             continue
-        places = starts[rows, None] + np.arange(lengths[rows[0]])
-        best = np.argsort(-scores.values[places], axis=1, kind="stable")
-        order[places] = np.take_along_axis(places, best, axis=1)
+        positions = starts[rows, None] + np.arange(lengths[rows[0]])
+        best = np.argsort(-scores.values[positions], axis=1, kind="stable")
+        order[positions] = np.take_along_axis(positions, best, axis=1)
     return order
 
 
@@ -124,7 +125,7 @@ class _Clicks:
     num_rows: int
 
     def total(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By impression, the sum over its clicks of a weight given by rank, averaged over ties."""
+        """Sum of the weights of each impression's clicks, given by rank and averaged over ties."""
         sums = _prefix_sums(weights)
         mean = (sums[self.last] - sums[self.first]) / (self.last - self.first)
         return np.bincount(self.row, mean, minlength=self.num_rows).astype(np.float64)
@@ -137,9 +138,9 @@ def _clicks_by_rank(scores: Ragged, is_clicked: NDArray[np.bool_]) -> _Clicks:
     begins[1:] = ranked[1:] != ranked[:-1]
     begins[scores.offsets[:-1][scores.lengths > 0]] = True
     bounds = np.append(np.flatnonzero(begins), len(ranked))
-    places = np.flatnonzero(is_clicked[order])
-    run = np.searchsorted(bounds, places, side="right")
-    row = np.searchsorted(scores.offsets, places, side="right") - 1
+    positions = np.flatnonzero(is_clicked[order])
+    run = np.searchsorted(bounds, positions, side="right")
+    row = np.searchsorted(scores.offsets, positions, side="right") - 1
     offset = scores.offsets[row]
     return _Clicks(row=row, first=bounds[run - 1] - offset, last=bounds[run] - offset, num_rows=len(scores))
 

@@ -1,9 +1,9 @@
-"""From embeddings to a score for every candidate, and to what each user would be shown out of all news.
+"""From embeddings to a score for every candidate, and to the articles retrieved for each user out of all.
 
 Knows no model: news embeddings come as one array, user embeddings from a function of histories. Impressions are
 visited user by user, so each user is encoded once per pool, whatever the order of the log:
 
-    users [4, 0, 4]  ->  embeddings of users [0, 4]  ->  scores of impressions 1, 0, 2, put back in their places
+    users [4, 0, 4]  ->  embeddings of users [0, 4]  ->  scores of impressions 1, 0, 2, returned in log order
 
 Memory holds a few numbers per candidate and one chunk of users.
 """
@@ -22,13 +22,15 @@ from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 
 EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
-"""Histories (news by user, oldest first, may be empty) and whose they are, to user embeddings, one row each.
+"""A function from histories (oldest click first, may be empty) and their users to user embeddings, one row each.
 
-Users are told by their row in `Impressions.histories`.
+Users are rows of `Impressions.histories`.
 """
 
 LATEST_CLICKS = 100
+"""Number of latest clicks that represent a user."""
 RETRIEVED = 200
+"""Number of articles retrieved for each user."""
 
 _USERS = 4096  # users encoded and searched for at a time
 _CANDIDATES = 1 << 16  # candidates scored at a time
@@ -37,16 +39,18 @@ _CHECKED_USERS = 500  # users per pool for whom the index is compared with exact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retrieved:
-    """Where the clicked news stand among all news of a pool, and how far the index can be trusted."""
+    """Ranks of the clicked articles among all articles of a pool, and the recall of the index."""
 
     found: NDArray[np.int32]
-    """Beside each candidate, if clicked: its rank among the first `RETRIEVED` for its user, 0 if not there."""
+    """Rank of each clicked candidate among the first `RETRIEVED` for its user; 0 if not retrieved or clicked."""
     index_recall: float
-    """Share of exact search's `RETRIEVED` that the index finds."""
+    """Fraction of the `RETRIEVED` of exact search that the index finds."""
     num_pools: int
+    """Number of pools that were searched."""
     news_per_pool: float
+    """Mean number of articles in a pool."""
     index_parameters: Mapping[str, Any]
-    """Of the index of the largest pool."""
+    """Kind and settings of the index of the largest pool."""
 
 
 def score_candidates(
@@ -57,7 +61,7 @@ def score_candidates(
     latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> Ragged:
-    """Inner product of user and candidate for every candidate; -inf for a candidate without text."""
+    """Score every candidate by its inner product with the user; -inf for a candidate without text."""
     scorer = _Scorer(impressions, news_VD)
     for chunk in _visit(impressions, np.arange(len(impressions.users)), encode_users, latest_clicks, report):
         scorer.score(chunk)
@@ -74,9 +78,9 @@ def score_and_retrieve(
     latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
-    """The same scores, and each user's clicks looked for among all candidates of the impression's pool.
+    """Score every candidate, and search the clicked articles among all candidates of the impression's pool.
 
-    `pools` numbers the pool of each impression: all 0 for one pool of the split, or the day.
+    `pools` is the pool of each impression: all 0 for one pool of the whole split, or the day.
     """
     scorer = _Scorer(impressions, news_VD)
     found = np.zeros(len(impressions.labels), np.int32)
@@ -114,10 +118,10 @@ class _Chunk:
     """Some users and the candidates of all their impressions."""
 
     users_BD: Embeddings
-    places: NDArray[np.int64]
-    """Where the candidates stand in the flat arrays of the split."""
+    positions: NDArray[np.int64]
+    """Positions of the candidates in the flat arrays of the split."""
     user_of: NDArray[np.int64]
-    """Beside each of them, the row of `users_BD`."""
+    """Row in `users_BD` of each candidate's user."""
 
 
 class _Scorer:
@@ -127,18 +131,16 @@ class _Scorer:
         self._scores = np.full(len(impressions.candidates.values), -np.inf, np.float32)
 
     def score(self, chunk: _Chunk) -> None:
-        for start in range(0, len(chunk.places), _CANDIDATES):
-            places = chunk.places[start : start + _CANDIDATES]
-            news = self._candidates.values[places]
+        for start in range(0, len(chunk.positions), _CANDIDATES):
+            positions = chunk.positions[start : start + _CANDIDATES]
+            news = self._candidates.values[positions]
             users = chunk.users_BD[chunk.user_of[start : start + _CANDIDATES]]
             scores = np.einsum("cd,cd->c", users, self._news_VD[news])
-            self._scores[places] = np.where(news == PAD_NEWS, -np.inf, scores)
+            self._scores[positions] = np.where(news == PAD_NEWS, -np.inf, scores)
 
     def result(self) -> Ragged:
         if np.isnan(self._scores).any():
-            raise InputError(
-                "scores are not numbers (NaN): the model has diverged; train with a lower learning rate"
-            )
+            raise InputError("scores are NaN: the model has diverged; train with a lower learning rate")
         return Ragged(values=self._scores, offsets=self._candidates.offsets)
 
 
@@ -149,7 +151,7 @@ def _visit(
     latest_clicks: int,
     report: progress.Report,
 ) -> Iterator[_Chunk]:
-    """Those impressions, a chunk of users at a time."""
+    """Visit impressions, a chunk of users at a time."""
     users, row_of = np.unique(impressions.users[rows], return_inverse=True)
     rows, row_of = rows[order := np.argsort(row_of, kind="stable")], row_of[order]
     for start in range(0, len(users), _USERS):
@@ -160,7 +162,7 @@ def _visit(
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
             users_BD=encode_users(latest(histories, latest_clicks), users[start : start + _USERS]),
-            places=_ranges(starts, lengths),
+            positions=_ranges(starts, lengths),
             user_of=np.repeat(row_of[first:end] - start, lengths),
         )
     report("rank", len(users), len(users))
@@ -170,24 +172,24 @@ def _find_clicks(
     impressions: Impressions, chunk: _Chunk, neighbours: Neighbours, found: NDArray[np.int32]
 ) -> None:
     """Write the rank of each clicked candidate of the chunk among its user's neighbours."""
-    clicked = np.flatnonzero(impressions.labels[chunk.places] == 1)
+    clicked = np.flatnonzero(impressions.labels[chunk.positions] == 1)
     for start in range(0, len(clicked), _CANDIDATES):
         some = clicked[start : start + _CANDIDATES]
-        places = chunk.places[some]
-        news = impressions.candidates.values[places]
+        positions = chunk.positions[some]
+        news = impressions.candidates.values[positions]
         is_here = neighbours.ids[chunk.user_of[some]] == np.where(news == PAD_NEWS, -1, news)[:, None]
         rank = 1 + is_here.argmax(axis=1) if is_here.shape[1] else np.zeros(len(some), np.int64)
-        found[places] = np.where(is_here.any(axis=1), rank, 0)
+        found[positions] = np.where(is_here.any(axis=1), rank, 0)
 
 
 def latest(histories: Ragged, num_clicks: int) -> Ragged:
-    """The last clicks of each row.
+    """Latest clicks of each user.
 
     [[7, 9, 4], [], [5]] with 2 -> [[9, 4], [], [5]]
     """
     lengths = np.minimum(histories.lengths, num_clicks)
-    places = _ranges(histories.offsets[1:] - lengths, lengths)
-    return Ragged(values=histories.values[places], offsets=offsets_of(lengths))
+    positions = _ranges(histories.offsets[1:] - lengths, lengths)
+    return Ragged(values=histories.values[positions], offsets=offsets_of(lengths))
 
 
 def _rows_by_pool(pools: NDArray[np.integer]) -> list[NDArray[np.int64]]:

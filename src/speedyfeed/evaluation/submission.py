@@ -3,7 +3,7 @@
     17 [2,1,3]        candidate one of impression 17 is ranked second, candidate two first, candidate three third
 
 MIND calls the file `prediction.txt`, EB-NeRD `predictions.txt`. Impression ids may repeat (EB-NeRD's test split
-does), so lines are matched by place. Writing and checking stream: the text is never in memory as a whole.
+does), so lines are matched by position. Writing and checking stream: the text is never in memory as a whole.
 """
 
 import re
@@ -25,19 +25,21 @@ _ROWS = 1 << 14  # impressions ranked at a time
 _LINE = re.compile(r"(\S+) \[((?:[1-9][0-9]*(?:,[1-9][0-9]*)*)?)\]\n?")
 
 NAMES = ("prediction.txt", "predictions.txt")
-"""Of MIND and of EB-NeRD."""
+"""Names of the text file on the leaderboards of MIND and of EB-NeRD."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """What a line must speak of."""
+    """An impression that a line of the file must rank."""
 
     impression_id: str
+    """Id of the impression in the log."""
     num_candidates: int
+    """Number of candidates to rank."""
 
 
 def submission_name(log_format: str) -> str:
-    """What the leaderboard of a log format wants the file in the zip to be called."""
+    """Name of the text file that the leaderboard of a log format expects in the zip."""
     return NAMES[log_format == "ebnerd"]
 
 
@@ -63,9 +65,9 @@ def write_submission(path: Path, name: str, impression_ids: Sequence[str], score
 
 
 def check_submission(path: Path, log: Iterable[Shown] | None = None, name: str | None = None) -> int:
-    """Refuse a file that the leaderboard would refuse or misread, naming the first bad line; counts the lines.
+    """Check a leaderboard file and raise at its first bad line; returns the number of lines.
 
-    Without a log, lines are checked for themselves; without a name, either leaderboard's is taken.
+    Without a log, lines are checked on their own; without a name, that of either leaderboard is accepted.
     """
     names = NAMES if name is None else (name,)
     expected = " or ".join(names)
@@ -125,12 +127,12 @@ def _check_line(where: str, line: bytes, shown: Shown | None) -> None:
 
 
 def _quoted(line: bytes) -> str:
-    """Enough of a line to recognise it by."""
+    """The beginning of a line, quoted."""
     text = repr(line.decode(errors="replace").removesuffix("\n"))
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _rows(table: Ragged, start: int, end: int) -> Ragged:
-    """Consecutive rows, their values not copied."""
+    """Rows `start` to `end`, without copying their values."""
     offsets = table.offsets[start : end + 1]
     return Ragged(values=table.values[offsets[0] : offsets[-1]], offsets=offsets_of(np.diff(offsets)))

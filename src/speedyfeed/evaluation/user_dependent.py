@@ -1,7 +1,7 @@
-"""Scores and recall where a news has another embedding for every user: user by user, without an index.
+"""Scores and recall of user-dependent models, whose embeddings of articles differ for every user; no index.
 
-Every user's own embeddings of all news are made, the candidates scored, and the clicked news looked for among
-all candidates of the pool by exact search. It costs a pass over all news for each user.
+For each user, all articles are encoded, the candidates scored, and the clicked articles ranked among all
+candidates of the pool by exact search. The cost is one pass over all articles per user.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings
 
 EncodeForUser = Callable[[int, NDArray[np.integer]], tuple[Embeddings, Embeddings]]
-"""A user (row of `Impressions.histories`) and their latest clicks to news_VD and user_D, both theirs alone."""
+"""A function from a user (row of `Impressions.histories`) and their latest clicks to news_VD and user_D."""
 
 
 def score_and_retrieve_user_dependent(
@@ -27,7 +27,7 @@ def score_and_retrieve_user_dependent(
     latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
-    """As `score_and_retrieve`; candidates without text are ranked last."""
+    """Score every candidate and rank the clicked articles in their pool, as `score_and_retrieve` does."""
     candidates = impressions.candidates
     scores = np.full(len(candidates.values), -np.inf, np.float32)
     found = np.zeros(len(candidates.values), np.int32)
@@ -38,12 +38,12 @@ def score_and_retrieve_user_dependent(
         news_VD, user_D = encode_for_user(user, impressions.histories[user][-latest_clicks:])
         scores_V = news_VD @ user_D
         for row in np.flatnonzero(impressions.users == user).tolist():
-            places = slice(*candidates.offsets[row : row + 2])
-            shown, pool = candidates.values[places], pool_news[int(pools[row])]
-            scores[places] = np.where(shown == PAD_NEWS, -np.inf, scores_V[shown])
-            is_clicked = (impressions.labels[places] == 1) & (shown != PAD_NEWS)
+            positions = slice(*candidates.offsets[row : row + 2])
+            shown, pool = candidates.values[positions], pool_news[int(pools[row])]
+            scores[positions] = np.where(shown == PAD_NEWS, -np.inf, scores_V[shown])
+            is_clicked = (impressions.labels[positions] == 1) & (shown != PAD_NEWS)
             rank = 1 + (scores_V[pool] > scores_V[shown][:, None]).sum(axis=1)
-            found[places] = np.where(is_clicked & (rank <= RETRIEVED), rank, 0)
+            found[positions] = np.where(is_clicked & (rank <= RETRIEVED), rank, 0)
     report("rank", len(users), len(users))
     retrieved = Retrieved(
         found=found,

@@ -1,1 +1,1 @@
-"""Tokens to news embeddings, clicks to user embeddings."""
+"""News encoders, user encoders, and the recommender made of one of each."""

@@ -1,4 +1,7 @@
-"""What every news encoder is and does the same way, whatever it makes of the tokens."""
+"""What all news encoders share: bulk encoding, raw texts, initialization.
+
+Shapes: M articles   K segments   H encoder width   D embedding width
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,75 +23,77 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InitConfig:
-    """Where training may begin; which of several is best is for the data to say."""
+    """How an encoder is initialized before the first step; validation chooses among several."""
 
     centre: bool = True
-    """Take the mean of all news away: how much a news is like all others then counts for nothing."""
+    """Subtract the mean embedding, so that similarity to the average article does not affect scores."""
     power: float = 0.0
-    """How much more those directions count in which news differ most: their spread to this power."""
+    """Scale each principal direction by its singular value to this power; 0 weighs all directions alike."""
     category: float = 0.0
-    """Length of what a news' category adds to its embedding, beside a text of length one."""
+    """Norm of the category embedding that is added to the unit-norm embedding of a text."""
 
 
 class NewsModule(nn.Module):
-    """Packed news in, one embedding each out: `project(read(news), categories)`."""
+    """A news encoder: packed articles in, one embedding each out, `project(encode_text(news), categories)`."""
 
     dim: int
     """Width of a news embedding."""
     width: int
-    """Width of what `read` gives."""
+    """Width of the hidden states that `encode_text` returns."""
     segment_length: int
-    """Tokens of the longest segment of plain texts."""
+    """Maximum number of tokens in a segment of raw text."""
     num_tokens: int
-    """Tokens it knows."""
+    """Size of the vocabulary."""
     max_tokens: int | None = None
-    """Tokens it can read as one sequence, where that is limited."""
+    """Maximum number of tokens in one sequence; None where there is no limit."""
     joins: bool = False
-    """Whether it reads a news as one sequence, not as segments."""
-    reads_words: bool = False
-    """Whether its tokens are words of the store's vocabulary, not those of a language model."""
-    reads_categories: bool = False
+    """Whether the segments of an article are joined into one sequence before they are encoded."""
+    uses_words: bool = False
+    """Whether its tokens are words of the store's vocabulary, not tokens of a language model."""
+    uses_categories: bool = False
+    """Whether the category of an article contributes to its embedding."""
     packer: ArticlePacker | None = None
-    """How its news were prepared, where it was trained on some."""
+    """Prepares raw articles like those of the training data; None for an encoder that was not trained."""
     is_user_dependent: bool = False
-    """Whether a news has another embedding for every user: none can be shared, cached or put in an index."""
+    """Whether an article has a different embedding for every user, so that none can be shared, cached
+    or indexed."""
 
     def forward(self, news: PackedNews) -> Tensor:
-        """news_MD"""
+        """Encode articles to news_MD."""
         return self.project(self.encode_text(news), news.categories_M)
 
     def encode_text(self, news: PackedNews) -> Tensor:
-        """news_MH: what it makes of the texts; nearly all the work, and what a cache keeps."""
+        """Encode texts to news_MH: the expensive part, and what the cache stores."""
         raise NotImplementedError
 
     def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
-        """news_MD; cheap, and learned from by every news of a batch, cached ones too."""
+        """Map news_MH and categories to news_MD: the cheap part, which even cached articles train."""
         raise NotImplementedError
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        """What its tokens come from."""
+        """The tokenizer that made its tokens."""
         raise NotImplementedError
 
     def pretrained(self) -> Iterator[nn.Parameter]:
-        """Parameters that do not start from nothing, and learn more slowly."""
+        """Pretrained parameters, which have a learning rate of their own."""
         return iter(())
 
     def load_vectors(self) -> dict[str, int]:
-        """What a run begins with beside pretrained weights; returns what to note about it."""
+        """Load pretrained word vectors, if any are configured; returns counts to note in `run.json`."""
         return {}
 
     @property
     def init_candidates(self) -> Sequence[InitConfig]:
-        """Where it may begin."""
+        """Initializations to choose from before training."""
         return (InitConfig(), InitConfig(centre=False))
 
     def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
-        """Begin there, given what `read` makes of some news."""
+        """Set the weights of `project` as `init` says, given what `encode_text` returns for some articles."""
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
-        """Write what, beside the weights, it takes to build it again."""
+        """Write everything but the weights that is needed to build the encoder again."""
         self.tokenizer.save_pretrained(folder)
 
     def encode(
@@ -98,10 +103,10 @@ class NewsModule(nn.Module):
         categories_M: Tensor | None = None,
         report: Report = silent,
     ) -> NDArray[np.float32]:
-        """One row per text; a text is a string, or its title, abstract and body.
+        """Encode raw texts, (texts, dim); a text is a string, or its title, abstract and body.
 
-        A trained encoder prepares them as it met its news in training: refined, where those were. `categories_M`
-        are their categories by number, 0 where unknown.
+        A trained encoder prepares them like its training data, refined if that was. `categories_M` are indices of
+        their categories, 0 where unknown.
         """
         if self.packer is None:
             news = pack_texts(texts, self.tokenizer, self.segment_length)
@@ -110,11 +115,11 @@ class NewsModule(nn.Module):
         return self.encode_all(replace(news, categories_M=categories_M), report=report).numpy()
 
     def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
-        """Embeddings of many news, (news, dim) in host memory; no gradient, news of like length together."""
+        """Encode many articles, (news, dim) in host memory, without gradient; similar lengths share a batch."""
         return self._in_batches(self, news, tokens_per_batch, report)
 
     def encode_texts(self, news: PackedNews, *, report: Report = silent) -> Tensor:
-        """What `read` makes of many news, in host memory; likewise."""
+        """Run `encode_text` on many articles, (news, hidden) in host memory, without gradient."""
         return self._in_batches(self.encode_text, news, 8192, report)
 
     @torch.no_grad()
@@ -123,8 +128,8 @@ class NewsModule(nn.Module):
     ) -> Tensor:
         if self.is_user_dependent and news.user_ids_M is None:
             raise InputError(
-                "this encoder makes another embedding of a news for every user: it has none of a news alone, to "
-                "be shared, cached or put in an index"
+                "this encoder computes a different embedding of an article for every user: there is none to "
+                "share, cache or index; give user ids"
             )
         was_training = self.training
         self.train(False)
@@ -135,12 +140,12 @@ class NewsModule(nn.Module):
             out = encoded.new_empty(len(news), encoded.size(1)) if out is None else out
             out[rows] = encoded
             done += len(rows)
-            report("encoding news", done, len(news))
+            report("encoding articles", done, len(news))
         self.train(was_training)
         return torch.empty(0, self.dim) if out is None else out
 
     def trial_step(self) -> Callable[[], None]:
-        """A forward and backward pass over made-up news, to be timed; leaves no gradient."""
+        """Make a function that runs forward and backward on random articles, for timing; it leaves no gradient."""
         generator = torch.Generator().manual_seed(0)
         longest = self.segment_length
         if self.joins and self.max_tokens is not None:
@@ -166,7 +171,7 @@ class NewsModule(nn.Module):
 
 
 def by_length(lengths_M: Tensor, tokens_per_batch: int) -> Iterator[Tensor]:
-    """Rows of about so many tokens together, shortest news first."""
+    """Split articles into batches of about `tokens_per_batch` tokens, shortest first; yields rows."""
     lengths, order = lengths_M.sort(stable=True)
     batch = lengths.cumsum(0) // tokens_per_batch
     yield from order.split(torch.unique_consecutive(batch, return_counts=True)[1].tolist())

@@ -1,7 +1,9 @@
-"""NRMS, NAML, LSTUR and NPA: four ways to read words and to make a news of what was read, after their papers.
+"""NRMS, NAML, LSTUR and NPA: four news encoders that start from words, after their papers.
 
-Each is a short module with two methods: `read` turns padded words into one row per segment, `combine` turns the
-segments of a news, and its categories, into its embedding. All but NAML read a news as one sequence.
+Each is a short module with two methods: `encode_segments` turns padded words into one row per segment, `combine`
+turns the segments and categories of an article into its embedding. All but NAML take an article as one sequence.
+
+Shapes: M articles   K segments   W words per segment   E word width   D embedding width   Q query width   A heads
 """
 
 import math
@@ -22,58 +24,63 @@ NUM_FIELDS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordConfig:
-    """What encoders that start from words are made of."""
+    """Settings of the news encoders that start from words: nrms, naml, lstur and npa."""
 
     width: int = 300
-    """Width of a word embedding."""
+    """Width of the word embeddings, in numbers."""
     glove: Path | None = None
-    """Text file of pretrained word vectors, of that width; without one, words start at random."""
+    """Text file of pretrained word vectors of that width, such as GloVe; by default words start at random."""
     heads: int = 16
-    """Attention heads over the words of a news (nrms); they must divide the width of a news embedding."""
+    """Number of attention heads over words (nrms); must divide the width of a news embedding."""
     window: int = 3
-    """Words a convolution sees at once (naml, lstur, npa)."""
+    """Width of the convolution over words, in words (naml, lstur, npa)."""
     query_width: int = 200
-    """Hidden width of the attention over words."""
+    """Hidden width of the additive attention over words."""
     category_width: int = 32
-    """Width of a category's embedding (naml, lstur)."""
+    """Width of the category embeddings (naml, lstur)."""
     segment_length: int = 32
-    """Longest segment of plain texts, in words."""
+    """Maximum length of a segment of raw text, in words."""
     dropout: float = 0.2
-    """Share of word embeddings, and of what is read from them, that training leaves out."""
+    """Dropout probability of word embeddings and of what is computed from them, in training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Text:
-    """Some segments, padded to the longest of them."""
+    """Word embeddings of some segments, padded to the longest of them."""
 
     words_KWE: Tensor
+    """Embedding of each word."""
     is_word_KW: Tensor
-    """False at padding."""
+    """Mask of the words; False at padding."""
     owners_K: Tensor
-    """The news each belongs to."""
+    """Row of the article that each segment belongs to."""
     fields_K: Tensor
+    """Field of each segment: 0 title, 1 abstract, 2 body."""
     user_ids_K: Tensor
+    """User that each segment is encoded for; 0 is an unknown user."""
 
 
 class WordEncoder(Protocol):
-    """Words to segments, segments to news."""
+    """Encodes words to segments, and segments to articles."""
 
     joins: bool
-    """Whether it wants a news as one segment."""
-    reads_categories: bool
+    """Whether the segments of an article are joined into one sequence before they are encoded."""
+    uses_categories: bool
+    """Whether the category of an article contributes to its embedding."""
     is_user_dependent: bool
+    """Whether an article has a different embedding for every user."""
 
     def encode_segments(self, text: Text, /) -> Tensor:
-        """segments_KD"""
+        """Encode the words of each segment to segments_KD."""
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews, /) -> Tensor:
-        """news_MD; `owners_K` are rows of `news`."""
+        """Combine segments to news_MD; `owners_K` are rows of `news`."""
 
 
 class NRMSNews(nn.Module):
-    """Every word attends to all, then additive attention (Wu et al., EMNLP 2019)."""
+    """NRMS: self-attention over words, then additive attention (Wu et al., EMNLP 2019)."""
 
-    joins, reads_categories, is_user_dependent = True, False, False
+    joins, uses_categories, is_user_dependent = True, False, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
@@ -89,7 +96,7 @@ class NRMSNews(nn.Module):
         self.pool = WordAttention(dim, config.query_width)
 
     def encode_segments(self, text: Text) -> Tensor:
-        """segments_KD"""
+        """Encode the words of each segment to segments_KD."""
         query, key, value = self.project(text.words_KWE).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_KAWD = nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=text.is_word_KW[:, None, None]
@@ -98,14 +105,14 @@ class NRMSNews(nn.Module):
         return segments_KD
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
-        """news_MD"""
+        """Combine segments to news_MD."""
         return _alone(segments_KD, owners_K, news)
 
 
 class NAMLNews(nn.Module):
-    """Title, abstract, body and both categories, each read its own way, weighed by attention (Wu et al., 2019)."""
+    """NAML: an encoder for each field and category, pooled by additive attention (Wu et al., IJCAI 2019)."""
 
-    joins, reads_categories, is_user_dependent = False, True, False
+    joins, uses_categories, is_user_dependent = False, True, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
@@ -121,19 +128,19 @@ class NAMLNews(nn.Module):
             for names in (id_maps.categories, id_maps.subcategories)
         )
         self.over_views = AdditiveAttention(dim, config.query_width)
-        self.over_views.query.reset_parameters()  # nothing here is pretrained: there is no mean worth keeping
+        self.over_views.query.reset_parameters()  # nothing here is pretrained: no need to start as the mean
 
     def encode_segments(self, text: Text) -> Tensor:
-        """segments_KD"""
-        parts, places = [], []
+        """Encode the words of each segment to segments_KD."""
+        parts, order = [], []
         for field, view in enumerate(self.views):
             rows = (text.fields_K == field).nonzero().squeeze(1)
             parts.append(view(text.words_KWE[rows], text.is_word_KW[rows]))
-            places.append(rows)
-        return torch.cat(parts)[torch.cat(places).argsort()]
+            order.append(rows)
+        return torch.cat(parts)[torch.cat(order).argsort()]
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
-        """news_MD"""
+        """Combine segments to news_MD."""
         topics = _topics(news, owners_K.device)
         category_MD, subcategory_MD = (embed(ids) for embed, ids in zip(self.categories, topics, strict=True))
         every_M = torch.arange(len(news), device=owners_K.device)
@@ -143,9 +150,9 @@ class NAMLNews(nn.Module):
 
 
 class LSTURNews(nn.Module):
-    """Convolution and attention over words, beside category and subcategory (An et al., ACL 2019)."""
+    """LSTUR: convolution and attention over words, concatenated with both categories (An et al., ACL 2019)."""
 
-    joins, reads_categories, is_user_dependent = True, True, False
+    joins, uses_categories, is_user_dependent = True, True, False
 
     def __init__(
         self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
@@ -164,46 +171,46 @@ class LSTURNews(nn.Module):
         )
 
     def encode_segments(self, text: Text) -> Tensor:
-        """segments_KD, narrower than a news"""
+        """Encode the words of each segment to segments_KD, narrower than an article by two categories."""
         segments_KD: Tensor = self.text(text.words_KWE, text.is_word_KW)
         return segments_KD
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
-        """news_MD"""
+        """Combine segments to news_MD."""
         topics = _topics(news, owners_K.device)
         topics_MD = [embed(ids) for embed, ids in zip(self.categories, topics, strict=True)]
         return torch.cat([_alone(segments_KD, owners_K, news), *topics_MD], 1)
 
 
 class NPANews(nn.Module):
-    """Convolution over words, weighed by what the user asks of them (Wu et al., KDD 2019)."""
+    """NPA: convolution over words, pooled by attention with a query of the user (Wu et al., KDD 2019)."""
 
-    joins, reads_categories, is_user_dependent = True, False, True
+    joins, uses_categories, is_user_dependent = True, False, True
 
     def __init__(
         self, *, dim: int, config: WordConfig, id_maps: IdMaps, user_embeddings: nn.Embedding | None
     ) -> None:
         super().__init__()
         assert user_embeddings is not None
-        self.words = WordConvolution(dim, config)
-        self.ask = UserQuery(user_embeddings, dim, config.query_width)
+        self.convolution = WordConvolution(dim, config)
+        self.user_query = UserQuery(user_embeddings, dim, config.query_width)
 
     def encode_segments(self, text: Text) -> Tensor:
-        """segments_KD"""
-        words_KWD = self.words(text.words_KWE, text.is_word_KW)
-        return self.attend(words_KWD, self.ask.answer(words_KWD), text.is_word_KW, text.user_ids_K)
+        """Encode the words of each segment to segments_KD."""
+        words_KWD = self.convolution(text.words_KWE, text.is_word_KW)
+        return self.attend(words_KWD, self.user_query.keys(words_KWD), text.is_word_KW, text.user_ids_K)
 
-    def attend(self, words_KWD: Tensor, answers_KWQ: Tensor, is_word_KW: Tensor, user_ids_K: Tensor) -> Tensor:
-        """segments_KD from words that were convolved and answered for: the part that depends on the users."""
-        return weigh(words_KWD, self.ask.score(answers_KWQ, user_ids_K), is_word_KW)
+    def attend(self, words_KWD: Tensor, keys_KWQ: Tensor, is_word_KW: Tensor, user_ids_K: Tensor) -> Tensor:
+        """Pool convolved words and their keys to segments_KD: the part that depends on the user."""
+        return weigh(words_KWD, self.user_query.score(keys_KWQ, user_ids_K), is_word_KW)
 
     def combine(self, segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
-        """news_MD"""
+        """Combine segments to news_MD."""
         return _alone(segments_KD, owners_K, news)
 
 
 class WordConvolution(nn.Module):
-    """Each word with its neighbours."""
+    """A convolution over each word and its neighbours."""
 
     def __init__(self, dim: int, config: WordConfig) -> None:
         super().__init__()
@@ -211,14 +218,14 @@ class WordConvolution(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, words_KWE: Tensor, is_word_KW: Tensor) -> Tensor:
-        """words_KWD; what stands at padding is as good as the edge: zero."""
+        """Convolve words to words_KWD; padding is set to zero, like what lies beyond the edge."""
         words_KWE = words_KWE * is_word_KW[..., None]
         words_KWD: Tensor = self.drop(self.convolve(words_KWE.mT).mT.relu())
         return words_KWD
 
 
 class WordAttention(nn.Module):
-    """Words to one row per segment, weighted by softmax(q . tanh(W x + b))."""
+    """Additive attention: words to one row per segment, weighted by softmax(q . tanh(W x + b))."""
 
     def __init__(self, dim: int, query_width: int) -> None:
         super().__init__()
@@ -226,26 +233,26 @@ class WordAttention(nn.Module):
         self.query = nn.Linear(query_width, 1, bias=False)
 
     def forward(self, words_KWD: Tensor, is_word_KW: Tensor) -> Tensor:
-        """segments_KD"""
+        """Pool words to segments_KD."""
         return weigh(words_KWD, self.query(self.project(words_KWD).tanh()).squeeze(-1), is_word_KW)
 
 
 class ConvolutionAttention(nn.Module):
-    """Convolution, then attention."""
+    """A convolution over words, then additive attention."""
 
     def __init__(self, dim: int, config: WordConfig) -> None:
         super().__init__()
-        self.words = WordConvolution(dim, config)
+        self.convolution = WordConvolution(dim, config)
         self.pool = WordAttention(dim, config.query_width)
 
     def forward(self, words_KWE: Tensor, is_word_KW: Tensor) -> Tensor:
-        """segments_KD"""
-        segments_KD: Tensor = self.pool(self.words(words_KWE, is_word_KW), is_word_KW)
+        """Encode words to segments_KD."""
+        segments_KD: Tensor = self.pool(self.convolution(words_KWE, is_word_KW), is_word_KW)
         return segments_KD
 
 
 class UserQuery(nn.Module):
-    """Scores of items by what a user asks of them: relu(U e) . tanh(W x + b), e the user's embedding (NPA)."""
+    """Attention scores by a query of the user: relu(U e) . tanh(W x + b), e the user's embedding (NPA)."""
 
     def __init__(self, user_embeddings: nn.Embedding, dim: int, query_width: int) -> None:
         super().__init__()
@@ -254,33 +261,33 @@ class UserQuery(nn.Module):
         self.project = nn.Linear(dim, query_width)
 
     def forward(self, items_BLD: Tensor, user_ids_B: Tensor) -> Tensor:
-        """scores_BL"""
-        return self.score(self.answer(items_BLD), user_ids_B)
+        """Score items for their user, scores_BL."""
+        return self.score(self.keys(items_BLD), user_ids_B)
 
-    def answer(self, items_BLD: Tensor) -> Tensor:
-        """answers_BLQ: all that does not depend on the user, and nearly all of the work."""
-        answers_BLQ: Tensor = self.project(items_BLD).tanh()
-        return answers_BLQ
+    def keys(self, items_BLD: Tensor) -> Tensor:
+        """Compute keys_BLQ, which do not depend on the user: nearly all of the work."""
+        keys_BLQ: Tensor = self.project(items_BLD).tanh()
+        return keys_BLQ
 
-    def score(self, answers_BLQ: Tensor, user_ids_B: Tensor) -> Tensor:
-        """scores_BL"""
+    def score(self, keys_BLQ: Tensor, user_ids_B: Tensor) -> Tensor:
+        """Score keys with the query of each user, scores_BL."""
         query_BQ = self.query(self.user_embeddings(user_ids_B)).relu()
-        return torch.einsum("bq,blq->bl", query_BQ, answers_BLQ)
+        return torch.einsum("bq,blq->bl", query_BQ, keys_BLQ)
 
 
 def weigh(items_BLD: Tensor, scores_BL: Tensor, is_item_BL: Tensor) -> Tensor:
-    """The sum of each row's items, weighted by the softmax of their scores; every row has at least one."""
+    """Sum the items of each row, weighted by the softmax of their scores; every row has at least one item."""
     weights_BL = scores_BL.float().masked_fill(~is_item_BL, -math.inf).softmax(-1)
     return torch.einsum("bl,bld->bd", weights_BL.to(items_BLD.dtype), items_BLD)
 
 
 def _alone(segments_KD: Tensor, owners_K: Tensor, news: PackedNews) -> Tensor:
-    """Each news is its one segment; zero where it has none."""
+    """Take the only segment of each article; zeros for articles without text."""
     return segments_KD.new_zeros(len(news), segments_KD.size(1)).index_copy(0, owners_K, segments_KD)
 
 
 def _topics(news: PackedNews, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Category and subcategory of each news; unknown where nobody says."""
+    """Category and subcategory of each article; unknown where they are not given."""
     unknown_M = torch.full((len(news),), UNKNOWN)
     given = (news.categories_M, news.subcategories_M)
     category_M, subcategory_M = (unknown_M if ids is None else ids for ids in given)
@@ -293,4 +300,4 @@ WORD_ENCODERS: dict[str, type[NRMSNews] | type[NAMLNews] | type[LSTURNews] | typ
     "lstur": LSTURNews,
     "npa": NPANews,
 }
-"""By name: what `--news.encoder` takes beside a language model."""
+"""News encoders that start from words, by name; `--news.encoder` takes these or a language model."""

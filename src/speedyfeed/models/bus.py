@@ -1,17 +1,19 @@
 """BusLM as an attention function: segments in one packed row of tokens, joined by their first tokens.
 
-In comes a row of tokens without padding; each segment attends to its own tokens and, over the bus, to the
-first tokens of the other segments of the same news. A segment's own first token is not repeated, so a news of
-one segment is encoded exactly as the pretrained model would. Importing this module registers the function with
-transformers as attention implementation `bus`; the layout travels as the keyword argument `layout`.
+The input is a row of tokens without padding; each segment attends to its own tokens and, over the bus, to the
+first tokens of the other segments of the same article. A segment's own first token is not repeated, so an article
+of one segment is encoded exactly as by the pretrained model. Importing this module registers the function with
+transformers as attention implementation `bus`; the layout is passed as the keyword argument `layout`.
 
-`build_layout` sorts segments by how many others they see, then by length, so that equal ones lie side by side:
+`build_layout` sorts segments by how many others they see, then by length, so that equal shapes are adjacent:
 
     caller's order   news 0: aaa bb   news 1: cc   news 2: ddd ee
     packed order     cc | bb ee | aaa ddd              groups of 1, 2 and 2 segments
 
-A group is then a plain view of the packed row: attention inside it needs no padding, no mask and no gather but
-that of the bus. Cost: the sum over segments of length x (length + others); nothing grows with the batch squared.
+A group is then a view of the packed row: attention inside it needs no padding and no mask, and only the bus is
+gathered. Cost: the sum over segments of length x (length + others); nothing is quadratic in the batch.
+
+Shapes: T packed tokens   K segments   M articles
 """
 
 import math
@@ -33,22 +35,22 @@ BACKENDS = ("auto", "dense", "grouped", "varlen")
 VARLEN_DTYPES = (torch.bfloat16, torch.float16)
 
 Bias = Callable[[int, int], Tensor]
-"""(length, others) -> added to the scores: (heads, length, length + others), own tokens first, then the bus."""
+"""(length, others) -> bias of the scores, (heads, length, length + others): own tokens first, then the bus."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Segments of one shape, side by side in the packed row."""
+    """Segments of one shape, adjacent in the packed row."""
 
     num_segments: int
     length: int
     others: int
-    """Bus tokens each segment sees: the first tokens of the other segments of its news."""
+    """Number of bus tokens that each segment sees: the first tokens of the other segments of its article."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Varlen:
-    """The same segments for a kernel that takes unequal lengths; keys are own tokens, then the bus."""
+    """Segments for a kernel that takes unequal lengths; keys are own tokens, then the bus."""
 
     key_index: Tensor
     """Packed position of every key, segment after segment."""
@@ -60,7 +62,7 @@ class Varlen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where segments lie in the packed row, and which first tokens each of them sees."""
+    """Positions of the segments in the packed row, and the first tokens that each of them sees."""
 
     order_T: Tensor
     """Packed position -> position in the caller's order."""
@@ -71,7 +73,7 @@ class Layout:
     position_T: Tensor
     """Packed position -> position inside the segment, from 0."""
     news_K: Tensor
-    """Packed segment -> news."""
+    """Packed segment -> article."""
     bus_index: Tensor
     """Packed positions of the first tokens that each segment sees, segment after segment."""
     has_bus: bool
@@ -79,7 +81,7 @@ class Layout:
     backend: str
     varlen: Varlen | None
     is_padding_T: Tensor | None = None
-    """Packed position -> whether no token looks at it; first tokens are never padding. None: no padding at all."""
+    """Packed position -> whether it is padding, which first tokens never are; None where there is no padding."""
 
 
 def build_layout(
@@ -91,10 +93,10 @@ def build_layout(
     device: torch.device | str = "cpu",
     is_padding_T: Tensor | None = None,
 ) -> Layout:
-    """The layout of news with `segments_M` segments each, of `lengths_K` tokens; both in host memory.
+    """Lay out articles of `segments_M` segments, which have `lengths_K` tokens; both in host memory.
 
-    Built once per batch in a few vector operations, then used by every layer. Without `bus` every segment is
-    encoded on its own. `is_padding_T` is for comparison only: what fixed shapes cost.
+    Built once per batch in a few vector operations and used by every layer. Without `bus` every segment is encoded
+    on its own. `is_padding_T` is for comparison only: it shows what fixed shapes cost.
     """
     device = torch.device(device)
     backend = _choose(backend, device)
@@ -109,7 +111,7 @@ def build_layout(
     position_T = count_up(lengths)
     order_T = starts_K[order_K][segment_T] + position_T
 
-    # The j-th other segment of a news, seen from its r-th, is the j-th if j < r, else the (j + 1)-th.
+    # The j-th other segment of an article, seen from its r-th, is the j-th if j < r, else the (j + 1)-th.
     viewer, j = torch.repeat_interleave(others), count_up(others)
     rank = (order_K - starts_M[news])[viewer]
     seen = starts_M[news][viewer] + j + (j >= rank)
@@ -151,9 +153,9 @@ def bus_attention(
     bias: Bias | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention for transformers: (1, heads, T, head width) in, (1, T, heads, head width) out.
+    """Bus attention for transformers: (1, heads, T, head width) in, (1, T, heads, head width) out.
 
-    A sliding window limits what a token sees of its own segment; the bus is always in view.
+    A sliding window limits what a token sees of its own segment; the bus is always visible.
     """
     assert attention_mask is None, "packed tokens take no mask"
     longest = max(group.length for group in layout.groups)
@@ -180,7 +182,7 @@ def bus_attention(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scoring:
-    """How scores are made and weighed, apart from who sees whom."""
+    """Settings of the attention scores, apart from which tokens see each other."""
 
     scaling: float
     dropout: float
@@ -189,12 +191,12 @@ class Scoring:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but scaling: all that the varlen kernel can do."""
+        """Whether scores are only scaled, which is all that the varlen kernel supports."""
         return self.dropout == 0 and self.window is None and self.bias is None
 
 
 def _dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
-    """The reference: every token against every token, and a mask. Quadratic in the batch."""
+    """Reference implementation: every token against every token with a mask, quadratic in the batch."""
     news_T, position_T = layout.news_K[layout.segment_T], layout.position_T
     own = layout.segment_T[:, None] == layout.segment_T
     over_bus = (news_T[:, None] == news_T) & (position_T == 0) & ~own & layout.has_bus
@@ -209,7 +211,7 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: S
 
 
 def _dense_bias(bias: Bias, own: Tensor, over_bus: Tensor) -> Tensor:
-    """The bias of every pair of tokens, row by row; pairs that do not see each other get none."""
+    """Bias of every pair of tokens, row by row; zero for pairs that do not see each other."""
     rows = []
     for token in range(len(own)):
         mine, seen = own[token].nonzero().squeeze(1), over_bus[token].nonzero().squeeze(1)
@@ -219,7 +221,7 @@ def _dense_bias(bias: Bias, own: Tensor, over_bus: Tensor) -> Tensor:
 
 
 def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
-    """Group by group, each a view of the packed row; only the bus is gathered."""
+    """Attention group by group, each a view of the packed row; only the bus is gathered."""
     own = [group.num_segments * group.length for group in layout.groups]
     seen = [group.num_segments * group.others for group in layout.groups]
     # split, not slices: its backward is one concatenation instead of one full-size tensor per group
@@ -253,7 +255,7 @@ def _grouped(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring:
 
 
 def _group_mask(group: Group, query: Tensor, scoring: Scoring, is_padding: Tensor | None) -> Tensor | None:
-    """What is added to a group's scores, shared by its segments unless some of their tokens are padding."""
+    """Mask added to the scores of a group, shared by its segments unless they have padding."""
     mask = None if scoring.bias is None else scoring.bias(group.length, group.others).to(query.dtype)
     if scoring.window is not None and scoring.window < group.length:
         position = torch.arange(group.length, device=query.device)
@@ -269,12 +271,12 @@ def _group_mask(group: Group, query: Tensor, scoring: Scoring, is_padding: Tenso
 
 
 def _hidden(like: Tensor) -> float:
-    """The score of padding: no weight beside any token, and still a number where a window shows nothing else."""
+    """Score of padding: zero weight beside any token, but no NaN where a window shows only padding."""
     return torch.finfo(like.dtype).min / 2
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, varlen: Varlen, scoring: Scoring) -> Tensor:
-    """One kernel for all segments (CUDA, half precision)."""
+    """Attention by one kernel for all segments (CUDA, half precision)."""
     from torch.nn.attention.varlen import varlen_attn
 
     out = varlen_attn(
@@ -321,9 +323,9 @@ def _choose(backend: str, device: torch.device) -> str:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Packed tokens have no padding to hide; the layout keeps segments apart."""
+    """Make no mask: packed tokens have no padding, and the layout separates segments."""
 
 
-# Not traced by torch.compile: groups differ from batch to batch, and each set would be compiled anew.
+# Not traced by torch.compile: groups differ from batch to batch, and each set would be compiled again.
 AttentionInterface.register("bus", torch.compiler.disable(bus_attention))
 AttentionMaskInterface.register("bus", _no_mask)

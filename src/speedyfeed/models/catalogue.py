@@ -1,4 +1,4 @@
-"""News a recommender can recommend: their ids, titles and embeddings."""
+"""The articles that a recommender can recommend: their ids, titles and embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -17,17 +17,17 @@ from speedyfeed.models.packed import PackedNews
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """Row i of every column belongs to news i + 1 of the store it came from."""
+    """Articles to recommend; row i of every column is article i + 1 of the store they came from."""
 
     news_ids: Sequence[str]
     titles: Sequence[str]
     categories: Sequence[str]
     embeddings_VD: Tensor
-    """In host memory; of width 0 where `texts` stand for them."""
+    """Embeddings in host memory, (articles, dim); of width 0 where `texts` replace them."""
     num_clicks: Sequence[int] | None = None
-    """In the log it was trained on; None: not known."""
+    """Number of clicks on each article in the training log; None where it is unknown."""
     texts: PackedNews | None = None
-    """The news themselves, where every user gets other embeddings of them."""
+    """Tokens of the articles, for user-dependent encoders, which encode them for each user."""
 
     def __post_init__(self) -> None:
         assert len(self.news_ids) == len(self.titles) == len(self.categories) == len(self.embeddings_VD)
@@ -37,11 +37,11 @@ class Catalogue:
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Of each news id."""
+        """Row of each article, by its id."""
         return {news_id: row for row, news_id in enumerate(self.news_ids)}
 
     def save(self, folder: Path) -> None:
-        """Write two files into a folder that exists."""
+        """Write `news.parquet` and `news.safetensors` into an existing folder."""
         columns: dict[str, Sequence[object]] = {
             "news_id": self.news_ids,
             "title": self.titles,
@@ -55,12 +55,12 @@ class Catalogue:
 
 
 def load_catalogue(folder: Path) -> Catalogue:
-    """What `Catalogue.save` wrote."""
+    """Load what `Catalogue.save` wrote."""
     try:
         table = pq.read_table(folder / "news.parquet")
         tensors = load_file(folder / "news.safetensors")
     except FileNotFoundError as error:
-        raise InputError(f"{folder}: has no news embeddings yet; let the training finish") from error
+        raise InputError(f"{folder}: holds no news embeddings; finish the training first") from error
     return Catalogue(
         news_ids=table["news_id"].to_pylist(),
         titles=table["title"].to_pylist(),

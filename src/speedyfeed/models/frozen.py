@@ -1,10 +1,12 @@
-"""An encoder whose lower layers are frozen: what they make of a news is computed once and kept.
+"""An encoder whose lower layers are frozen: their outputs are computed once per article and cached.
 
-    tokens -> [embeddings, layer 0 ... n-2] -> kept rows -> [layer n-1, final norm] -> hidden states
-              once per news, no gradient                    every step, trained
+    tokens -> [embeddings, layer 0 ... n-2] -> cached rows -> [layer n-1, final norm] -> hidden states
+              once per article, no gradient                   every step, trained
 
-Kept in host memory, or in a memory-mapped file, up to a budget; news that no longer fit are computed each time.
-Both halves are the stock model with modules left out, so whatever its forward does between them stays as it is.
+The cache is in host memory or in a memory-mapped file, up to a budget; articles that do not fit are computed each
+time. Both halves are the stock model with modules left out, so that its forward pass is otherwise unchanged.
+
+Shapes: M articles   T tokens
 """
 
 import copy
@@ -22,16 +24,16 @@ from speedyfeed.models.packed import PackedNews, count_up
 log = logging.getLogger(__name__)
 
 BEFORE = ("embeddings", "embeddings_project")
-"""What stock models run before their layers."""
+"""Modules that stock models run before their layers."""
 AFTER = ("final_norm", "norm", "LayerNorm")
-"""What they run after them."""
+"""Modules that stock models run after their layers."""
 
 
 class FrozenStates:
-    """Rows of hidden states per news, in the order of the news' tokens."""
+    """Cache of hidden states per article, a row per token in the order of its tokens."""
 
     def __init__(self, *, width: int, budget: int, file: Path | None = None) -> None:
-        """Room for `budget` bytes; `file` maps them to disk instead of memory."""
+        """A cache of up to `budget` bytes, in memory or mapped to `file`."""
         rows = budget // (width * torch.float32.itemsize)
         if file is None:
             self._rows = torch.empty(rows, width)  # pages are taken only once written
@@ -41,15 +43,15 @@ class FrozenStates:
         self._start: dict[int, int] = {}
 
     def find(self, ids_M: Tensor) -> Tensor:
-        """Where the rows of each news begin; -1 for news not kept."""
+        """First row of each article; -1 for articles that are not cached."""
         return torch.tensor([self._start.get(news, -1) for news in ids_M.tolist()])
 
     def read(self, starts_M: Tensor, lengths_M: Tensor) -> Tensor:
-        """The rows that begin there, news after news."""
+        """Rows of articles that are cached, article after article."""
         return self._rows[torch.repeat_interleave(starts_M, lengths_M) + count_up(lengths_M)]
 
     def write(self, ids_M: Tensor, lengths_M: Tensor, rows: Tensor) -> None:
-        """Keep the rows of these news, as far as there is room."""
+        """Cache the rows of these articles, as far as there is room."""
         ends = lengths_M.cumsum(0)
         fitting = int((self._used + ends <= len(self._rows)).sum())
         size = int(ends[fitting - 1]) if fitting else 0
@@ -63,7 +65,7 @@ class FrozenStates:
 
 
 class FrozenBelow:
-    """Runs `model` as two halves; only its last `train_layers` layers and what follows them are trained."""
+    """Runs `model` as two halves, of which only the last `train_layers` layers and what follows are trained."""
 
     def __init__(
         self, model: PreTrainedModel, *, train_layers: int, bus: bool, backend: str, states: FrozenStates
@@ -88,16 +90,16 @@ class FrozenBelow:
             module.requires_grad_(True)
 
     def train(self, mode: bool) -> None:
-        """Training mode for the trained part only: what is kept must not depend on dropout."""
+        """Set the mode of the trained part only: what is cached must not depend on dropout."""
         self._model.train(False)
         for module in self._trained:
             module.train(mode)
 
     def encode(self, news: PackedNews, layout: Layout, first_position: int) -> Tensor:
-        """Hidden states in packed order; news with ids are computed below only once."""
+        """Hidden states in packed order; the frozen layers run only once for an article with an id."""
         if news.ids_M is None and torch.is_grad_enabled() and not self._has_warned:
             self._has_warned = True
-            log.warning("news without ids: their frozen layers run at every step instead of once")
+            log.warning("articles without ids: their frozen layers run at every step instead of once")
         rows = self._encode_below(news, first_position)
         hidden = rows.to(layout.order_T.device)[layout.order_T]
         output: Tensor = self._top(
@@ -107,23 +109,23 @@ class FrozenBelow:
 
     @torch.no_grad()
     def _encode_below(self, news: PackedNews, first_position: int) -> Tensor:
-        """Rows of every token in the caller's order, in host memory."""
+        """Outputs of the frozen layers in the caller's order, in host memory."""
         lengths_M = news.lengths_M
         starts_M = torch.full_like(lengths_M, -1) if news.ids_M is None else self._states.find(news.ids_M)
-        is_kept = starts_M >= 0
-        missing = (~is_kept & (lengths_M > 0)).nonzero().squeeze(1)
-        kept_T = torch.repeat_interleave(is_kept, lengths_M)
-        rows = torch.empty(len(kept_T), self._model.config.hidden_size)
-        rows[kept_T] = self._states.read(starts_M[is_kept], lengths_M[is_kept])
+        is_cached = starts_M >= 0
+        missing = (~is_cached & (lengths_M > 0)).nonzero().squeeze(1)
+        cached_T = torch.repeat_interleave(is_cached, lengths_M)
+        rows = torch.empty(len(cached_T), self._model.config.hidden_size)
+        rows[cached_T] = self._states.read(starts_M[is_cached], lengths_M[is_cached])
         if len(missing):
             fresh = self._run_bottom(news.select(missing), first_position)
-            rows[~kept_T] = fresh
+            rows[~cached_T] = fresh
             if news.ids_M is not None:
                 self._states.write(news.ids_M[missing], lengths_M[missing], fresh)
         return rows
 
     def _run_bottom(self, news: PackedNews, first_position: int) -> Tensor:
-        """Always in full precision: what is kept must not depend on who asked first."""
+        """Run the frozen layers, always in fp32: what is cached must not depend on the caller's precision."""
         device = self._model.device
         layout = build_layout(
             news.lengths_K,
@@ -145,7 +147,7 @@ class FrozenBelow:
 
 
 class _Given(nn.Module):
-    """Stands for what came before: hands on the hidden states it is given."""
+    """Stands in for the embeddings: returns the hidden states it is given."""
 
     def forward(self, *args: Tensor | None, inputs_embeds: Tensor | None = None, **_: object) -> Tensor:
         given = [x for x in (*args, inputs_embeds) if x is not None and x.is_floating_point()]
@@ -153,18 +155,18 @@ class _Given(nn.Module):
 
 
 def _layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:
-    """The list of layers and where it is."""
+    """Find the list of layers and its path in the model."""
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             return path, module
     raise InputError(
-        f"family {model.config.model_type!r} has no list of layers of its own to train the last of "
+        f"family {model.config.model_type!r} has no list of layers of which to train the last "
         "(ALBERT shares one layer among all): train the whole encoder"
     )
 
 
 def _replaced(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
-    """`model` with `part` at `path`; everything else is shared, parameters included."""
+    """Copy `model` with `part` at `path`; everything else is shared, parameters included."""
     name, _, rest = path.partition(".")
     clone = copy.copy(model)
     clone._modules = dict(model._modules)

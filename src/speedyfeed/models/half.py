@@ -1,7 +1,7 @@
-"""Half an encoder: the first half of its layers, heads and width, weights inherited by slicing.
+"""Half an encoder: the first half of its layers, heads and width, with weights sliced from the full one.
 
-A weight keeps its leading rows and columns; parts fused into one matrix are sliced part by part. The head width
-stays, so half the width is half the heads.
+Each weight is cut to its leading rows and columns; matrices fused into one are cut one by one. The width of a head
+is unchanged, so half the width is half the heads.
 """
 
 import copy
@@ -21,11 +21,11 @@ HALVED = (
     "embedding_size",
 )
 FUSED = {"Wqkv": 3, "Wi": 2}
-"""ModernBERT's matrices that hold several: the module's name and how many."""
+"""Modules of ModernBERT that fuse several matrices into one, and how many."""
 
 
 def half_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The configuration with every size halved."""
+    """Halve every size of a configuration."""
     half = copy.deepcopy(config)
     for name in HALVED:
         size = getattr(config, name, None)
@@ -43,7 +43,7 @@ def half_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 @torch.no_grad()
 def inherit(half: PreTrainedModel, full: PreTrainedModel) -> PreTrainedModel:
-    """Fill `half` with the leading part of every weight of `full`."""
+    """Copy the leading part of every weight of `full` into `half`."""
     weights = dict(full.named_parameters())
     for name, weight in half.named_parameters():
         parts = next((count for module, count in FUSED.items() if f".{module}." in name), 1)

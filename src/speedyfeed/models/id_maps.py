@@ -1,6 +1,6 @@
-"""Names a recommender was trained with: categories and users, by number.
+"""Categories and users that a recommender was trained with, as indices of its embeddings.
 
-categories  sport  world          number of "world" is 2; of one that was never met, 0
+categories  sport  world          index of "world" is 2; of a category not seen in training, 0
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 FILE = "id_maps.parquet"
 KINDS = ("categories", "subcategories", "users")
 UNKNOWN = 0
+"""Index of every name that was not seen in training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdMaps:
-    """The n-th name has number n + 1; 0 is any other. Kinds that a recommender makes no use of are empty."""
+    """Names by index, from 1; 0 is an unknown name. Kinds that the recommender does not use are empty."""
 
     categories: Sequence[str] = ()
     subcategories: Sequence[str] = ()
     users: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
-        """Write one file into a folder that exists."""
+        """Write `id_maps.parquet` into an existing folder."""
         kinds = [kind for kind in KINDS for _ in getattr(self, kind)]
         names = [name for kind in KINDS for name in getattr(self, kind)]
         table = {"kind": pa.array(kinds, pa.string()), "name": pa.array(names, pa.string())}
@@ -35,13 +36,13 @@ class IdMaps:
 
 
 def load_id_maps(folder: Path) -> IdMaps:
-    """What `IdMaps.save` wrote."""
+    """Load what `IdMaps.save` wrote."""
     table = pq.read_table(folder / FILE)
     return IdMaps(**{kind: table.filter(pc.field("kind") == kind)["name"].to_pylist() for kind in KINDS})
 
 
 def lookup_indices(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> NDArray[np.int64]:
-    """The number of each name."""
+    """Index of each name in `known`, counted from 1; 0 where it is unknown."""
     found = pc.index_in(names, value_set=pa.array(known, pa.string()))
-    numbers: NDArray[np.int64] = pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1).to_numpy()
-    return numbers
+    indices: NDArray[np.int64] = pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1).to_numpy()
+    return indices

@@ -1,4 +1,4 @@
-"""Additive attention over ragged rows: no padding, any order."""
+"""Additive attention over ragged rows, without padding and in any order."""
 
 import math
 
@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 
 class AdditiveAttention(nn.Module):
-    """Many items to one per owner, weighted by softmax(q . tanh(W x + b)) within the owner.
+    """Pool the items of each owner, weighted by softmax(q . tanh(W x + b)) within the owner.
 
         items    x0 x1 x2 x3 x4
         owners    0  0  1  0  1     ->  one row for owner 0 (x0 x1 x3), one for owner 1 (x2 x4)
 
-    An owner without items gets zeros. Untrained it is the mean.
+    An owner without items gets zeros. Before training it computes the mean.
     """
 
     def __init__(self, width: int, query_width: int = 200) -> None:
@@ -23,7 +23,7 @@ class AdditiveAttention(nn.Module):
     def forward(self, items: Tensor, owners: Tensor, num_owners: int, is_padding: Tensor | None = None) -> Tensor:
         """(items, width), the owner of each item, the number of owners -> (owners, width).
 
-        Items that are padding weigh nothing; no owner may have only such.
+        Padding has weight zero; every owner with items must have one that is not padding.
         """
         scores = self.query(self.project(items).tanh()).squeeze(-1).float()
         if is_padding is not None:
@@ -34,7 +34,7 @@ class AdditiveAttention(nn.Module):
 
 
 def ragged_softmax(scores: Tensor, owners: Tensor, num_owners: int) -> Tensor:
-    """Softmax among the scores of each owner."""
+    """Softmax over the scores of each owner."""
     highest = scores.new_full((num_owners,), -math.inf).scatter_reduce(0, owners, scores.detach(), "amax")
     powers = (scores - highest[owners]).exp()
     return powers / powers.new_zeros(num_owners).index_add(0, owners, powers)[owners]

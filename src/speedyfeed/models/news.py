@@ -1,10 +1,12 @@
-"""The news encoder: packed tokens to one embedding per news.
+"""The news encoder with a language model: packed tokens to one embedding per article.
 
     tokens, frequencies --PLM with bus--> hidden_TH --attention--> segments_KH --attention--> news_MH
     news_MH --projection, category--> news_MD
 
-Nothing is padded on the way. The two attentions are those of the paper's appendix; the frequency of a word is
-embedded and added to its tokens. It starts at zero: before training, refined text is encoded as plain text.
+Nothing is padded. The two attentions are those of the paper's appendix. The frequency of a word is embedded and
+added to its tokens; these embeddings start at zero: before training, refined text is encoded like plain text.
+
+Shapes: M articles   K segments   T tokens   H encoder width   D embedding width   C categories
 """
 
 from collections.abc import Iterator
@@ -31,46 +33,50 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 NUM_FREQUENCIES = 256
+"""Number of frequency embeddings: 0 to 255 occurrences of a word."""
 POWERS = (0.0, 0.5)
-CATEGORY_LENGTHS = (0.0, 0.3, 1.0)
-"""What a category may begin with, beside a text of length one."""
+"""Powers of the singular values to choose from when the projection is initialized."""
+CATEGORY_NORMS = (0.0, 0.3, 1.0)
+"""Initial norms of the category embeddings to choose from; those of texts have unit norm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewsEncoderConfig:
-    """What turns text into an embedding."""
+    """Settings of the news encoder, which turns the text of an article into an embedding."""
 
     encoder: str = "minilm"
-    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME. Or one that starts from
-    words: nrms, naml, lstur or npa; to them only this and dim apply, and those under words."""
+    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME; or an encoder that
+    starts from words: nrms, naml, lstur or npa, which use only this, dim and the settings of words."""
     dim: int = 256
-    """Width of a news embedding; 0 keeps the encoder's."""
+    """Width of a news embedding; 0 leaves out the projection and gives the encoder's own width."""
     normalize: bool = True
-    """Scale embeddings to length one."""
+    """Scaling of news embeddings to unit norm; on by default."""
     bus: bool = True
-    """Let the segments of a news see each other's first tokens; off, each is encoded on its own."""
+    """Attention between the segments of an article, through their first tokens (BusLM); on by default. Without it,
+    each segment is encoded on its own."""
     segment_length: int = 32
-    """Longest segment of plain texts, in tokens."""
+    """Maximum length of a segment of raw text, in tokens."""
     segments: bool = True
-    """Encode title, abstract and body as segments (BusLM); off, as one sequence, quadratic in its length."""
+    """Encoding of title, abstract and body as separate segments (BusLM); on by default. Without it, they are one
+    sequence, at a cost quadratic in its length."""
     categories: bool = True
-    """Add to the embedding of a text what is learned about its category, where the news have any."""
+    """Category embeddings, added to the embedding of a text where articles have categories; on by default."""
     train_layers: int = 0
-    """Train only the last so many layers of the encoder; 0 trains all."""
+    """Number of layers to train, counted from the last; 0 trains all layers."""
     frozen_gigabytes: float = 4.0
-    """Room for what frozen layers make of the news, when only the last layers are trained."""
+    """Size of the cache for outputs of the frozen layers, in gigabytes, when only the last layers are trained."""
     frozen_file: Path | None = None
-    """Map that room to this file instead of keeping it in memory."""
+    """File to which the cache of the frozen layers is mapped; by default it is held in memory."""
     attention_dropout: float | None = 0.0
-    """Dropout of attention weights in training; none keeps the encoder's own, at the price of the fast kernels."""
+    """Dropout probability of attention weights in training; None is the encoder's own, without fast kernels."""
     checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass, for less memory and about a third more time."""
     backend: str = "auto"
-    """Attention backend: auto, dense, grouped or varlen."""
+    """Implementation of attention: auto, dense (slow reference), grouped, or varlen (CUDA)."""
 
 
 class NewsEncoder(NewsModule):
-    """Packed news in, one embedding each out."""
+    """A news encoder with a language model: packed articles in, one embedding each out."""
 
     def __init__(
         self,
@@ -80,7 +86,7 @@ class NewsEncoder(NewsModule):
         *,
         num_categories: int = 0,
     ) -> None:
-        """Loads the encoder that `config` names, unless one is given (a saved run brings its own)."""
+        """Load the encoder that `config` names, unless `encoder` is given, as when a saved model is loaded."""
         super().__init__()
         self.config = config
         self.encoder = encoder or load_encoder(config.encoder, attention_dropout=config.attention_dropout)
@@ -98,7 +104,7 @@ class NewsEncoder(NewsModule):
         self.frequency = nn.Embedding(NUM_FREQUENCIES, embedding.embedding_dim)
         nn.init.zeros_(self.frequency.weight)
         self.over_tokens = AdditiveAttention(width)
-        self.over_segments = AdditiveAttention(width).requires_grad_(config.segments)  # of one, nothing to weigh
+        self.over_segments = AdditiveAttention(width).requires_grad_(config.segments)  # one needs no weights
         self.projection = _orthogonal(width, config.dim) if config.dim else nn.Identity()
         self.dim = config.dim or width
         has_categories = config.categories and num_categories > 0
@@ -109,18 +115,18 @@ class NewsEncoder(NewsModule):
         self.num_tokens = self.encoder.config.vocab_size
         self.max_tokens = max_length(self.encoder)
         self.joins = not config.segments
-        self.reads_categories = config.categories
+        self.uses_categories = config.categories
         self._frozen = self._freeze(width)
 
     def encode_text(self, news: PackedNews) -> Tensor:
-        """news_MH, of the encoder's width; zeros for a news without segments."""
+        """Encode texts to news_MH; zeros for an article without text."""
         news = (news.joined() if self.joins else news).padded()
         segments_KH, owners_K = self._encode_segments(news)
         news_MH: Tensor = self.over_segments(segments_KH, owners_K, len(news))
         return news_MH
 
     def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
-        """news_MD"""
+        """Project news_MH to news_MD and add the category; unit norm if `normalize`."""
         news_MD: Tensor = self.projection(news_MH)
         if self.config.normalize:
             news_MD = nn.functional.normalize(news_MD, dim=1)
@@ -132,43 +138,43 @@ class NewsEncoder(NewsModule):
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        """The encoder's own, loaded when first asked for."""
+        """The tokenizer of the language model, loaded when it is first used."""
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self.config.encoder)
         return self._tokenizer
 
     def pretrained(self) -> Iterator[nn.Parameter]:
-        """Those of the language model."""
+        """Parameters of the language model."""
         return self.encoder.parameters()
 
     def save(self, folder: Path) -> None:
-        """The encoder's configuration and its tokenizer."""
+        """Write the configuration of the language model and its tokenizer."""
         self.encoder.config.save_pretrained(folder)
         super().save(folder)
 
     @property
     def init_candidates(self) -> list[InitConfig]:
-        """All that `initialize` can do, in steps that tell."""
-        lengths = CATEGORY_LENGTHS if self.category is not None else (0.0,)
+        """All combinations of centring, power and category norm."""
+        norms = CATEGORY_NORMS if self.category is not None else (0.0,)
         return [
-            InitConfig(centre=centre, power=power, category=length)
-            for centre, power, length in product((True, False), POWERS, lengths)
+            InitConfig(centre=centre, power=power, category=norm)
+            for centre, power, norm in product((True, False), POWERS, norms)
         ]
 
     @torch.no_grad()
     def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
-        """Keep what tells these news apart; a random projection would blur what the encoder knows.
+        """Initialize the projection with the principal directions of these articles, and the categories.
 
-        Their embeddings share a large part, how much a news is like all others; `init` says whether it stays, and
-        how much the main subjects count beside details.
-        Categories begin at right angles to each other: a user of one is not taken for a user of another.
+        A random projection would lose what the encoder knows. All embeddings share a large mean: `init.centre`
+        subtracts it. `init.power` weighs the main directions against the details. Category embeddings start
+        orthogonal, so that a user of one category is not mistaken for a user of another.
         """
         if isinstance(self.projection, nn.Linear):
             news_MH = news_MH.to(self.projection.weight)
             mean_H = news_MH.mean(0)
             if self.dim < mean_H.numel():
-                _, spread, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
-                scale_D = nn.functional.pad(spread, (0, self.dim))[: self.dim, None] / spread[0]
+                _, singular, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
+                scale_D = nn.functional.pad(singular, (0, self.dim))[: self.dim, None] / singular[0]
                 self.projection.weight.copy_(scale_D**init.power * directions_HH[: self.dim])
             self.projection.bias.copy_(-self.projection.weight @ mean_H if init.centre else torch.zeros(self.dim))
         if self.category is not None:
@@ -178,14 +184,14 @@ class NewsEncoder(NewsModule):
             self.category.weight[UNKNOWN] = 0
 
     def train(self, mode: bool = True) -> "NewsEncoder":
-        """As any module; frozen layers stay as they are."""
+        """Set training mode; frozen layers stay in evaluation mode."""
         super().train(mode)
         if self._frozen is not None:
             self._frozen.train(mode)
         return self
 
     def _encode_segments(self, news: PackedNews) -> tuple[Tensor, Tensor]:
-        """segments_KH, and the news of each."""
+        """Encode segments to segments_KH; also returns the row of the article that each belongs to."""
         device = self.frequency.weight.device
         if not news.tokens_T.numel():
             width = self.encoder.config.hidden_size
@@ -206,7 +212,7 @@ class NewsEncoder(NewsModule):
         return segments_KH, layout.news_K
 
     def _encode_tokens(self, news: PackedNews, layout: Layout) -> Tensor:
-        """Hidden states in packed order."""
+        """Run the language model; hidden_TH in packed order."""
         device = self.frequency.weight.device
         tokens_T = news.tokens_T.to(device, non_blocking=True).long()[layout.order_T]
         frequencies_T = news.frequencies_T.to(device, non_blocking=True).long()[layout.order_T]
@@ -234,7 +240,7 @@ class NewsEncoder(NewsModule):
 
 
 def _orthogonal(width: int, dim: int) -> nn.Linear:
-    """A projection that changes inner products as little as it can."""
+    """An orthogonal projection, which changes inner products as little as possible."""
     linear = nn.Linear(width, dim)
     nn.init.orthogonal_(linear.weight)
     nn.init.zeros_(linear.bias)

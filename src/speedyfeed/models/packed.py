@@ -1,10 +1,12 @@
-"""News as flat arrays: tokens of all segments back to back, and where segments and news begin. No padding.
+"""Articles as flat arrays: tokens of all segments back to back, and where segments and articles begin. No padding.
 
     news 0: aaa bb   news 1: cc      tokens_T         a a a b b c c
                                      segment_starts   0     3   5   7
                                      news_starts      0         2   3
 
-The same form serves a batch and a whole memory-mapped store: `select` picks news out of either.
+The same form serves a batch and a whole memory-mapped store: `select` takes articles out of either.
+
+Shapes: T tokens   K segments   M articles   L tokens of a padded segment
 """
 
 from collections.abc import Sequence
@@ -23,50 +25,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedNews:
-    """Some news, in host memory; a news may have no segment at all (padding)."""
+    """The tokens of some articles, in host memory; an article without segments is padding."""
 
     tokens_T: Tensor
     """Token ids; every segment begins and ends with the tokenizer's special tokens."""
     frequencies_T: Tensor
-    """How often the token's word occurs in the text, at most 255; 0 for special tokens."""
+    """Number of occurrences of the token's word in the text, at most 255; 0 for special tokens."""
     segment_starts: Tensor
     """Where each segment begins in `tokens_T`, and the end: segments + 1 entries."""
     news_starts: Tensor
-    """Where each news begins among the segments, and the end: news + 1 entries."""
+    """Where each article begins among the segments, and the end: articles + 1 entries."""
     fields_K: Tensor | None = None
-    """What each segment is: 0 title, 1 abstract, 2 body; for encoders that tell them apart."""
+    """Field of each segment: 0 title, 1 abstract, 2 body; for encoders that treat them differently."""
     categories_M: Tensor | None = None
-    """A recommender's own numbers of them; 0 is one it does not know."""
+    """Index of each category in the recommender's `IdMaps`; 0 is unknown."""
     subcategories_M: Tensor | None = None
+    """Index of each subcategory in the recommender's `IdMaps`; 0 is unknown."""
     user_ids_M: Tensor | None = None
-    """Who reads each news, for encoders to whom that matters; 0 is a user they do not know."""
+    """User that each article is encoded for, for user-dependent encoders; 0 is an unknown user."""
     ids_M: Tensor | None = None
-    """What the news are called in their store, for encoders that keep something per news; None keeps nothing."""
+    """Ids of the articles in their store, for encoders that cache outputs per article; None caches nothing."""
     is_padding_T: Tensor | None = None
-    """Tokens that stand for nothing and must not matter; None where there are none."""
+    """Mask of padding tokens, which must not affect any result; None where there are none."""
     pad_to: int | None = None
-    """What `padded` fills segments up to: so many tokens, 0 for the longest of these news, None for nothing."""
+    """Length to which `padded` fills segments, in tokens; 0 is the longest of them, None is no padding."""
 
     def __len__(self) -> int:
         return self.news_starts.numel() - 1
 
     @property
     def lengths_K(self) -> Tensor:
-        """Tokens of each segment."""
+        """Number of tokens of each segment."""
         return self.segment_starts.diff()
 
     @property
     def segments_M(self) -> Tensor:
-        """Segments of each news."""
+        """Number of segments of each article."""
         return self.news_starts.diff()
 
     @property
     def lengths_M(self) -> Tensor:
-        """Tokens of each news."""
+        """Number of tokens of each article."""
         return self.segment_starts[self.news_starts].diff()
 
     def select(self, rows: Tensor) -> "PackedNews":
-        """The news at `rows`, in that order; costs what they hold, not what is left behind."""
+        """Take the articles at `rows`, in that order; the cost depends on these alone."""
         segments, segments_M = _members(self.news_starts, rows)
         tokens, lengths_K = _members(self.segment_starts, segments)
         return PackedNews(
@@ -84,11 +87,11 @@ class PackedNews:
         )
 
     def for_user(self, user: int) -> "PackedNews":
-        """The same news, all read by that one."""
+        """Set the user that all articles are encoded for."""
         return replace(self, user_ids_M=torch.full((len(self),), user))
 
     def joined(self) -> "PackedNews":
-        """The segments of each news as one; a news without any stays so."""
+        """Join the segments of each article into one; an article without segments stays without."""
         has_text_M = self.segments_M > 0
         return replace(
             self,
@@ -100,12 +103,12 @@ class PackedNews:
         )
 
     def padded(self) -> "PackedNews":
-        """Every segment filled up as `pad_to` says; what a fixed shape costs, and nothing else about it.
+        """Fill every segment up to `pad_to` tokens, to measure what fixed shapes cost; results do not change.
 
             pad_to 4:   aaa bb | cc | (none)   ->   aaa. bb.. | cc.. | .... ....
 
-        A news without segments gets as many as the fullest of the others, with a first token that is seen, so
-        that attention has something to look at.
+        An article without segments gets as many as the article with the most. Its first tokens are not masked, so
+        that attention is never empty.
         """
         if self.pad_to is None or not len(self):
             return self
@@ -117,41 +120,41 @@ class PackedNews:
         length = self.pad_to or int(lengths_K.max())
         if length < int(lengths_K.max()):
             raise InputError(f"a segment of {int(lengths_K.max())} tokens does not fit into {length}")
-        place_KL = torch.arange(max(1, length)).expand(len(lengths_K), -1)
-        is_token_KL = place_KL < lengths_K[:, None]
-        tokens_KL = torch.zeros(place_KL.shape, dtype=self.tokens_T.dtype)
+        position_KL = torch.arange(max(1, length)).expand(len(lengths_K), -1)
+        is_token_KL = position_KL < lengths_K[:, None]
+        tokens_KL = torch.zeros(position_KL.shape, dtype=self.tokens_T.dtype)
         tokens_KL[is_token_KL] = self.tokens_T
-        frequencies_KL = torch.zeros(place_KL.shape, dtype=self.frequencies_T.dtype)
+        frequencies_KL = torch.zeros(position_KL.shape, dtype=self.frequencies_T.dtype)
         frequencies_KL[is_token_KL] = self.frequencies_T
         fields_K = None
         if self.fields_K is not None:
-            fields_K = count_up(segments_M).to(self.fields_K.dtype)  # of empty news: 0, 1, 2
+            fields_K = count_up(segments_M).to(self.fields_K.dtype)  # of articles without text: 0, 1, 2
             fields_K[~is_empty_K] = self.fields_K
         return replace(
             self,
             tokens_T=tokens_KL.flatten(),
             frequencies_T=frequencies_KL.flatten(),
-            segment_starts=_starts(torch.full_like(lengths_K, place_KL.size(1))),
+            segment_starts=_starts(torch.full_like(lengths_K, position_KL.size(1))),
             news_starts=_starts(segments_M),
             fields_K=fields_K,
             ids_M=None,
-            is_padding_T=(~is_token_KL & (place_KL > 0)).flatten(),
+            is_padding_T=(~is_token_KL & (position_KL > 0)).flatten(),
             pad_to=None,
         )
 
 
 class ArticlePacker(Protocol):
-    """Raw articles to packed news as a model met its news in training; saved with the model."""
+    """Prepares raw articles like the training data of a model; saved with the model."""
 
     def __call__(self, articles: Sequence[str | Sequence[str]], /) -> PackedNews:
-        """An article is its title, or title, abstract and body."""
+        """Pack articles, each given as its title, or as title, abstract and body."""
 
     def save(self, folder: Path, /) -> None:
-        """Write into a folder that exists, beside the tokenizer's."""
+        """Write what is needed to prepare articles into an existing folder."""
 
 
 def count_up(lengths: Tensor) -> Tensor:
-    """Every length counted from zero: [3, 2] -> [0, 1, 2, 0, 1]."""
+    """Count each length up from zero: [3, 2] -> [0, 1, 2, 0, 1]."""
     starts = lengths.cumsum(0) - lengths
     return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
 
@@ -159,7 +162,7 @@ def count_up(lengths: Tensor) -> Tensor:
 def pack_texts(
     texts: Sequence[str | Sequence[str]], tokenizer: "PreTrainedTokenizerFast", segment_length: int
 ) -> PackedNews:
-    """Texts as packed news: a string is one segment; title, abstract and body are three, empty ones absent."""
+    """Tokenize texts: a string is one segment; title, abstract and body are three, without empty ones."""
     segments = [
         [(0, text)] if isinstance(text, str) else [(n, part) for n, part in enumerate(text) if part.strip()]
         for text in texts
@@ -183,7 +186,7 @@ def _at(column: Tensor | None, rows: Tensor) -> Tensor | None:
 
 
 def _members(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of everything the rows hold, row after row, and how much each holds."""
+    """Positions of the members of each row, row after row, and the number of members."""
     begin = starts[rows]
     sizes = starts[rows + 1] - begin
     return torch.repeat_interleave(begin, sizes) + count_up(sizes), sizes

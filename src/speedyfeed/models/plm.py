@@ -1,8 +1,8 @@
-"""Pretrained encoders by name, driven on packed tokens. What each name means: `names.py`.
+"""Pretrained encoders by name, run on packed tokens; `tokenizers.py` lists the names.
 
-Any encoder whose attention goes through transformers' attention interface will do. Each one is proved when it
-is loaded: two short segments packed together must come out as the unchanged model encodes them apart. One that
-cannot be driven this way is refused, with the reason.
+Any encoder whose attention goes through the attention interface of transformers can be used. Each is verified when
+it is loaded: two short segments packed together must be encoded as the unchanged model encodes them separately. An
+encoder that fails is refused, with the reason.
 """
 
 from collections.abc import Iterator
@@ -32,17 +32,18 @@ FAMILIES = (
     "unilm",
     "xlm-roberta",
 )
-"""Families whose packed encoding the tests compare with the stock model, forward and gradient."""
+"""Families whose packed encoding is tested against the stock model, forward and gradient."""
 
 
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
-"""What configurations call it."""
+"""Names of the attention dropout in configurations of transformers."""
 
 
 def load_encoder(name: str, *, attention_dropout: float | None = None) -> PreTrainedModel:
-    """The pretrained encoder called `name`, proved on packed tokens; None keeps its own attention dropout.
+    """Load a pretrained encoder by name and verify it on packed tokens.
 
-    Which layers train is not decided here: `last:` loads the whole encoder.
+    `attention_dropout` None leaves the encoder's own. The prefix `last:` loads the whole encoder: which layers are
+    trained is decided by the news encoder.
     """
     parsed = parse_encoder(name)
     source = find_source(parsed)
@@ -54,31 +55,31 @@ def load_encoder(name: str, *, attention_dropout: float | None = None) -> PreTra
 
 
 def build_encoder(config: PreTrainedConfig) -> PreTrainedModel:
-    """An encoder of that shape without pretrained weights, to load a saved one into."""
+    """Build an encoder of this configuration with random weights, to load saved ones into."""
     model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="bus")
     return _without_pooler(model)
 
 
 def load_config(source: str) -> PreTrainedConfig:
-    """The shape of an encoder from a folder or Hub id."""
+    """Load the configuration of an encoder from a folder or Hub id."""
     return cast(PreTrainedConfig, AutoConfig.from_pretrained(source, local_files_only=is_local_only(source)))
 
 
 def first_position(model: PreTrainedModel) -> int:
-    """The position id of a segment's first token: RoBERTa-like models count from their padding id + 1."""
+    """Position id of the first token of a segment: RoBERTa-like models count from their padding id + 1."""
     table = next((m for n, m in model.named_modules() if n.endswith("position_embeddings")), None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
 
 
 def max_length(model: PreTrainedModel) -> int:
-    """Tokens the longest segment may have."""
+    """Maximum number of tokens in a segment."""
     return int(model.config.max_position_embeddings) - first_position(model)
 
 
 @torch.no_grad()
-def prove(model: PreTrainedModel, name: str) -> None:
-    """Refuse a model whose packed segments differ from what the unchanged model makes of each alone."""
+def verify(model: PreTrainedModel, name: str) -> None:
+    """Raise unless packed segments are encoded as the unchanged model encodes each of them alone."""
     lengths = [7, 5]
     tokens = torch.randint(model.config.vocab_size, (sum(lengths),), generator=torch.Generator().manual_seed(0))
     layout = build_layout(torch.tensor(lengths), torch.tensor([1, 1]))
@@ -103,7 +104,7 @@ def prove(model: PreTrainedModel, name: str) -> None:
     model.train(was_training)
     stock = torch.cat(alone)[layout.order_T]
     if not torch.allclose(packed, stock, rtol=1e-4, atol=1e-4):
-        reason = f"packed segments come out {float((packed - stock).abs().max()):.2g} off the stock model"
+        reason = f"packed segments differ from the stock model by up to {float((packed - stock).abs().max()):.2g}"
         raise _refusal(name, model.config, reason)
 
 
@@ -128,12 +129,12 @@ def _load_stock(name: str, source: str, attention_dropout: float | None) -> PreT
     if missing:
         raise InputError(f"the weights of {name!r} lack {len(missing)} entries, such as {missing[0]!r}")
     model = _without_pooler(model)
-    prove(model, name)
+    verify(model, name)
     return model
 
 
 def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
-    """News are pooled by our own attentions; parameters without a gradient would only be in the way."""
+    """Remove the pooler, which is not used: its parameters would never get a gradient."""
     for name in ("pooler", "pooler_activation"):
         if isinstance(getattr(model, name, None), nn.Module):
             setattr(model, name, None)
@@ -149,7 +150,7 @@ def _refusal(name: str, config: PreTrainedConfig, reason: str) -> InputError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar and no load report for a library call; we check what it loaded ourselves."""
+    """Silence progress bars and load reports of transformers; what was loaded is checked here."""
     level = transformers_logging.get_verbosity()
     had_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

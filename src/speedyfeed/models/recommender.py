@@ -1,6 +1,8 @@
 """A news encoder and a user encoder together: the module that training updates.
 
 packed news --news--> news_MD          clicks_BLD --user--> users_BPD          score = user . news
+
+Shapes: M articles   B users   L clicks   P prefixes, L + 1   D embedding width
 """
 
 from dataclasses import dataclass, field
@@ -25,32 +27,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecommenderConfig:
-    """What a recommender is made of."""
+    """Settings of a recommender: its news encoder and its user encoder."""
 
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
     words: WordConfig = field(default_factory=WordConfig)
+    """Settings of news encoders that start from words; unused by language models."""
     user: UserConfig = field(default_factory=UserConfig)
 
     @property
-    def reads_words(self) -> bool:
-        """Whether news are words of a store's vocabulary, not tokens of a language model."""
+    def uses_words(self) -> bool:
+        """Whether the news encoder starts from words of a store's vocabulary, not tokens of a language model."""
         return self.news.encoder in WORD_ENCODERS
 
     @property
     def uses_user_ids(self) -> bool:
-        """Whether it learns something about each user of the train split."""
-        return self.user.uses_user_ids or (self.reads_words and WORD_ENCODERS[self.news.encoder].is_user_dependent)
+        """Whether it learns an embedding of each user of the train split."""
+        return self.user.uses_user_ids or (self.uses_words and WORD_ENCODERS[self.news.encoder].is_user_dependent)
 
     @property
-    def knows_categories(self) -> bool:
-        """Whether it learns something about each category."""
-        if self.reads_words:
-            return WORD_ENCODERS[self.news.encoder].reads_categories
+    def uses_categories(self) -> bool:
+        """Whether it learns an embedding of each category."""
+        if self.uses_words:
+            return WORD_ENCODERS[self.news.encoder].uses_categories
         return self.news.categories
 
 
 class RecommenderModule(nn.Module):
-    """Packed news and clicks in, embeddings out."""
+    """A news encoder and a user encoder: packed articles and clicks in, embeddings out."""
 
     def __init__(
         self,
@@ -60,9 +63,10 @@ class RecommenderModule(nn.Module):
         tokenizer: "PreTrainedTokenizerFast | None" = None,
         encoder: PreTrainedModel | None = None,
     ) -> None:
-        """Loads the pretrained encoder that `config` names, unless one is given.
+        """Load the pretrained encoder that `config` names, unless `encoder` is given.
 
-        `known` are the categories and users it may learn about; one that reads words needs their tokenizer.
+        `id_maps` are the categories and users to learn embeddings of; encoders that start from words need the
+        `tokenizer` of their store.
         """
         super().__init__()
         self.config = config
@@ -70,12 +74,12 @@ class RecommenderModule(nn.Module):
         self.user_embeddings = (
             nn.Embedding(1 + len(self.id_maps.users), config.user.id_width) if config.uses_user_ids else None
         )
-        """What is learned about each user; the first row is an unknown user, and all begin like one."""
+        """Embedding of each user id; row 0 is the unknown user, and all start at zero."""
         if self.user_embeddings is not None:
             nn.init.zeros_(self.user_embeddings.weight)
         self.news: NewsModule
-        if config.reads_words:
-            assert tokenizer is not None, "an encoder of words needs the tokenizer of its store"
+        if config.uses_words:
+            assert tokenizer is not None, "an encoder that starts from words needs the tokenizer of its store"
             self.news = WordNewsEncoder(
                 config.news.encoder,
                 dim=config.news.dim,
@@ -92,7 +96,7 @@ class RecommenderModule(nn.Module):
     def encode_users(
         self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None, user_ids_B: Tensor | None = None
     ) -> Tensor:
-        """users_BD after all their clicks, in host memory; `clicked_BL` is False at padding."""
+        """Encode users after all their clicks, users_BD in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
         if was_training:
             self.train(False)
@@ -106,10 +110,10 @@ class RecommenderModule(nn.Module):
 
     @torch.no_grad()
     def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Each click's share of the user, beside the learned start. None: it cannot be told.
+        """Attention weight of each click in the user embedding; None for user encoders that have none.
 
-        With user encoders that sum clicks as they are (attentive, additive), a score is the sum of each click's
-        share times its inner product with the candidate.
+        With encoders that sum the clicks themselves (attentive, additive), a score is the sum over clicks of the
+        weight times the inner product with the candidate, plus that of the learned start.
         """
         weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
         return None if weights_L is None else weights_L.cpu().numpy()

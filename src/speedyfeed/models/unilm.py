@@ -1,6 +1,6 @@
-"""UniLMv2 and TuringNLRv3: BERT with a relative position bias shared by all layers. Not part of transformers.
+"""UniLMv2 and TuringNLRv3: BERT with a relative position bias shared by all layers, which transformers lacks.
 
-The model is transformers' own BERT; the bias reaches the bus attention as a keyword argument. Checkpoints load
+The model is BERT of transformers; the bias is passed to the bus attention as a keyword argument. Checkpoints load
 as they were published: a folder with weights, a configuration and a vocabulary, or the weights file itself.
 """
 
@@ -22,7 +22,7 @@ from speedyfeed.tokenizers import CHECKPOINT_SUFFIXES
 
 
 class UniLMConfig(BertConfig):
-    """BERT's configuration and the two sizes of the position bias."""
+    """Configuration of BERT with the two sizes of the relative position bias."""
 
     model_type = "unilm"
     rel_pos_bins: int = 32
@@ -31,7 +31,7 @@ class UniLMConfig(BertConfig):
 
 
 class UniLMModel(BertModel):
-    """BERT whose attention scores get a bias for the distance of the two tokens, and one for the bus."""
+    """BERT with a bias of attention scores for the distance of the two tokens, and one for the bus."""
 
     config_class = UniLMConfig
 
@@ -42,7 +42,7 @@ class UniLMModel(BertModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Output:
-        """As BERT, on packed tokens only: the bias needs the layout."""
+        """Run BERT on packed tokens; the bias needs their layout."""
 
         @cache  # one bias per segment shape, shared by all layers of this pass
         def bias(length: int, others: int) -> Tensor:
@@ -58,7 +58,7 @@ class UniLMModel(BertModel):
 
 
 def distance_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
-    """Distances (key minus query) to buckets: half for each direction, exact when short, then logarithmic.
+    """Map distances (key minus query) to buckets: half for each direction, exact when short, then logarithmic.
 
     With 32 buckets and a maximum of 128: 0 to 7 have a bucket each, 8 to 127 share eight, the rest the last.
     """
@@ -72,7 +72,7 @@ def distance_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> T
 
 
 def load_unilm(source: str, *, attention_dropout: float | None = None) -> UniLMModel:
-    """The checkpoint at `source`: a folder, or a .bin or .safetensors file with its configuration beside it."""
+    """Load the checkpoint at `source`: a folder, or a .bin or .safetensors file next to its configuration."""
     path = Path(source)
     folder = path if path.is_dir() else path.parent
     weights = path if path.is_file() else _only(folder, [f"*{suffix}" for suffix in CHECKPOINT_SUFFIXES])
@@ -102,11 +102,11 @@ def load_unilm(source: str, *, attention_dropout: float | None = None) -> UniLMM
 
 
 def convert_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Published key layouts to ours.
+    """Convert the key layouts of published checkpoints to those of `UniLMModel`.
 
-    The prefix `bert.` goes; a fused `qkv_linear` with `q_bias` and `v_bias` becomes three projections, the key's
-    with a bias of zero; the first token type, if any, is added to the positions; the bias towards the bus starts
-    as that of the farthest distance.
+    The prefix `bert.` is removed; a fused `qkv_linear` with `q_bias` and `v_bias` becomes three projections, the
+    key's with a bias of zero; the first token type, if any, is added to the positions; the bias towards the bus
+    starts as that of the farthest distance.
     """
     converted: dict[str, Tensor] = {}
     for key, value in state.items():
@@ -145,7 +145,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _only(folder: Path, patterns: list[str]) -> Path:
-    """The one file that fits the first pattern any file fits."""
+    """The only file that matches the first pattern with any match."""
     for pattern in patterns:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:

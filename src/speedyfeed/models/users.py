@@ -1,15 +1,16 @@
 """User encoders: clicks to one user embedding per prefix, all prefixes in one pass.
 
     clicks       c0   c1   c2  (padding)
-    row 0        what is known before any click: a learned start vector stands there
+    row 0        a learned start vector: the user before any click
     row 1        c0
     row 2        c0 c1
     row 3        c0 c1 c2
-    row 4        c0 c1 c2         after the last click the row stays, so the last row is the user of today
+    row 4        c0 c1 c2         padding repeats the row, so the last row is always the user after all clicks
 
-Row t predicts click t and is all the model knows of a user with t clicks. Each click is scored or projected once
-and shared by every prefix; sums over prefixes cost clicks squared, small beside the news encoder. Shapes: P is
-the number of prefixes, L + 1.
+Row t predicts click t and represents a user with t clicks. Each click is scored or projected once and shared by
+every prefix; sums over prefixes are quadratic in the clicks, but cheap compared with the news encoder.
+
+Shapes: B users   L clicks   P prefixes, L + 1   D embedding width   A heads
 """
 
 import math
@@ -24,49 +25,50 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import UserQuery
 from speedyfeed.models.id_maps import UNKNOWN
 
-KEEP = 2.0
-"""What a GRU's keep gate begins with: sigmoid(2) of the state stays at each click."""
+UPDATE_GATE_BIAS = 2.0
+"""Initial bias of a GRU's update gate: at each click, sigmoid(2) = 88% of the state is retained."""
 
 
 class UserEncoder(Protocol):
-    """Clicks in, one user embedding per prefix out."""
+    """A user encoder: clicks in, one user embedding per prefix out."""
 
     def __call__(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None, /) -> Tensor:
-        """users_BPD; `clicked_BL` is False at padding, which comes after the clicks.
+        """Encode every prefix of the clicks to users_BPD; `clicked_BL` is False at padding, after the clicks.
 
-        `user_ids_B` are their ids, for encoders that use them; 0, or None for all, is an unknown user.
+        `user_ids_B` are indices of the users, for encoders that use them; 0, or None for all, is an unknown user.
         """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserConfig:
-    """What turns clicks into a user."""
+    """Settings of the user encoder, which turns clicks into a user embedding."""
 
     name: str = "attentive"
-    """User encoder: attentive, self-attention (NRMS), additive (NAML), gru, lstur-ini, lstur-con or npa."""
+    """Name of the user encoder: attentive, self-attention (nrms), additive (naml), gru, lstur-ini, lstur-con,
+    or npa."""
     heads: int = 8
-    """Attention heads of `self-attention`; they must divide the width of a news embedding."""
+    """Number of attention heads of self-attention; must divide the width of a news embedding."""
     query_width: int = 200
-    """Hidden width of the attention in `self-attention`, `additive` and `npa`."""
+    """Hidden width of the attention in self-attention, additive and npa."""
     id_width: int = 64
-    """Width of what is learned about each user of the train split (lstur-ini, lstur-con, npa)."""
+    """Width of the embedding of each user id (lstur-ini, lstur-con, npa)."""
     id_dropout: float = 0.5
-    """Share of users that training takes for unknown users, so that it learns to serve users it never met."""
+    """Probability of hiding a user's id during training, so that unknown users are served well."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.id_dropout <= 1:
-            raise InputError(f"id_dropout {self.id_dropout}: expected a share, 0 to 1")
+            raise InputError(f"id_dropout {self.id_dropout}: expected a probability, 0 to 1")
 
     @property
     def uses_user_ids(self) -> bool:
-        """Whether the user encoder asks who the user is."""
+        """Whether the user encoder learns an embedding of each user id."""
         return self.name in ("lstur-ini", "lstur-con", "npa")
 
 
 class AttentiveUser(nn.Module):
-    """Attentive YouTube-DNN: the clicks' sum, weighted by softmax(q . x), beside what every user starts from.
+    """Attentive YouTube-DNN: a learned start plus the clicks, weighted by softmax(q . x).
 
-    Untrained, both learned vectors are zero and a user is the mean of the clicks.
+    Both learned vectors start at zero: before training, a user is the mean of the clicks.
     """
 
     def __init__(self, *, dim: int) -> None:
@@ -76,16 +78,16 @@ class AttentiveUser(nn.Module):
         nn.init.zeros_(self.score.weight)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
+        """Encode every prefix of the clicks to users_BPD."""
         items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
         visible_BPP = _visible(clicked_BL)
-        # The zeros in front stand in for clicks where there is none, and for nothing else.
+        # The zeros in front are attended to only where there is no click yet.
         visible_BPP[:, :, 0] = nn.functional.pad(clicked_BL.cumsum(1) == 0, (1, 0), value=True)
         return self.start.to(items_BPD.dtype) + _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
 
 
 class AdditiveUser(nn.Module):
-    """The clicks' sum, weighted by softmax(q . tanh(W x + b)), as in NAML (Wu et al., 2019)."""
+    """NAML: the clicks, weighted by softmax(q . tanh(W x + b)) (Wu et al., 2019)."""
 
     def __init__(self, *, dim: int, query_width: int = 200) -> None:
         super().__init__()
@@ -93,15 +95,15 @@ class AdditiveUser(nn.Module):
         self.score = _additive_score(dim, query_width)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
+        """Encode every prefix of the clicks to users_BPD."""
         items_BPD = _with_start(self.start, clicks_BLD)
         return _pool_prefixes(items_BPD, self.score(items_BPD), _visible(clicked_BL))
 
 
 class SelfAttentionUser(nn.Module):
-    """Every click attends to itself and earlier ones, then additive attention: NRMS (Wu et al., 2019), causal.
+    """NRMS with causal attention: clicks attend to themselves and earlier ones, then additive attention.
 
-    NRMS lets clicks see later ones; then no prefix could share its work with another.
+    Clicks of the original (Wu et al., 2019) see later ones too, so prefixes could not share any work.
     """
 
     def __init__(self, *, dim: int, heads: int = 8, query_width: int = 200) -> None:
@@ -113,19 +115,19 @@ class SelfAttentionUser(nn.Module):
         self.heads = heads
         self.start = nn.Parameter(torch.zeros(dim))
         self.project = nn.Linear(dim, 3 * dim)
-        with torch.no_grad():  # a user begins among the news they clicked, not somewhere else
+        with torch.no_grad():  # values start as the identity, so that users start near their clicks
             nn.init.eye_(self.project.weight[2 * dim :])
             nn.init.zeros_(self.project.bias[2 * dim :])
         self.score = _additive_score(dim, query_width)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
+        """Encode every prefix of the clicks to users_BPD."""
         visible_BPP = _visible(clicked_BL)
         items_BPD = self.attend(clicks_BLD, visible_BPP)
         return _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
 
     def attend(self, clicks_BLD: Tensor, visible_BPP: Tensor) -> Tensor:
-        """items_BPD: what the start and each click become when they have seen what came before."""
+        """Causal self-attention over the start and the clicks, items_BPD."""
         items_BPD = _with_start(self.start, clicks_BLD)
         query, key, value = self.project(items_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen_BAPD = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible_BPP[:, None])
@@ -133,7 +135,7 @@ class SelfAttentionUser(nn.Module):
 
 
 class GRUUser(nn.Module):
-    """The state of a GRU after each click: the short-term user of LSTUR (An et al., 2019)."""
+    """A GRU over the clicks: the short-term user of LSTUR (An et al., 2019)."""
 
     def __init__(self, *, dim: int) -> None:
         super().__init__()
@@ -141,14 +143,14 @@ class GRUUser(nn.Module):
         self.gru = _build_gru(dim)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
+        """Encode every prefix of the clicks to users_BPD."""
         return _run_gru(self.gru, _with_start(self.start, clicks_BLD), clicked_BL)
 
 
 class LSTURUser(nn.Module):
-    """A GRU over the clicks and what is known of the user: LSTUR (An et al., 2019).
+    """LSTUR: a GRU over the clicks and an embedding of the user's id (An et al., 2019).
 
-    The user's long-term part is the GRU's first state (`ini`), or stands beside its last one (`con`).
+    The id embedding is the first state of the GRU (`ini`), or is concatenated with its last one (`con`).
     """
 
     def __init__(self, *, dim: int, user_embeddings: nn.Embedding, is_con: bool) -> None:
@@ -157,15 +159,15 @@ class LSTURUser(nn.Module):
         self.start = nn.Parameter(torch.zeros(dim))
         self.gru = _build_gru(dim)
         self.user_embeddings = user_embeddings
-        self.long = nn.Linear(user_embeddings.embedding_dim, dim)
+        self.long_term = nn.Linear(user_embeddings.embedding_dim, dim)
         self.join = nn.Linear(2 * dim, dim) if is_con else None
         if self.join is not None:
             with torch.no_grad():
                 nn.init.eye_(self.join.weight[:, :dim])
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
-        long_BD = self.long(self.user_embeddings(_or_unknown(user_ids_B, clicks_BLD)))
+        """Encode every prefix of the clicks to users_BPD."""
+        long_BD = self.long_term(self.user_embeddings(_or_unknown(user_ids_B, clicks_BLD)))
         items_BPD = _with_start(self.start, clicks_BLD)
         if self.join is None:
             return _run_gru(self.gru, items_BPD, clicked_BL, long_BD)
@@ -175,17 +177,17 @@ class LSTURUser(nn.Module):
 
 
 class NPAUser(nn.Module):
-    """The clicks' sum, weighted by what the user asks of them: NPA (Wu et al., 2019)."""
+    """NPA: the clicks, weighted by attention with a query of the user (Wu et al., 2019)."""
 
     def __init__(self, *, dim: int, user_embeddings: nn.Embedding, query_width: int = 200) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
-        self.ask = UserQuery(user_embeddings, dim, query_width)
+        self.user_query = UserQuery(user_embeddings, dim, query_width)
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
-        """users_BPD"""
+        """Encode every prefix of the clicks to users_BPD."""
         items_BPD = _with_start(self.start, clicks_BLD)
-        scores_BP = self.ask(items_BPD, _or_unknown(user_ids_B, clicks_BLD))
+        scores_BP = self.user_query(items_BPD, _or_unknown(user_ids_B, clicks_BLD))
         return _pool_prefixes(items_BPD, scores_BP[..., None], _visible(clicked_BL))
 
 
@@ -206,18 +208,21 @@ USER_ENCODERS: dict[str, Callable[[int, UserConfig, nn.Embedding], nn.Module]] =
         dim=dim, user_embeddings=user_embeddings, query_width=config.query_width
     ),
 }
-"""User encoders by name: (width of news embeddings, settings, embeddings of users) -> module."""
+"""User encoders by name: (width of news embeddings, settings, embeddings of user ids) -> module."""
 
 
 def build_user_encoder(config: UserConfig, *, dim: int, user_embeddings: nn.Embedding | None = None) -> nn.Module:
-    """The user encoder that `config` names, for news embeddings of that width; without `users` it knows none."""
+    """Build the user encoder that `config` names, for news embeddings of width `dim`.
+
+    Without `user_embeddings` every user is unknown.
+    """
     if config.name not in USER_ENCODERS:
         raise InputError(f"no user encoder {config.name!r}: choose {', '.join(USER_ENCODERS)}")
     return USER_ENCODERS[config.name](dim, config, user_embeddings or nn.Embedding(1, config.id_width))
 
 
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
-    """weights_L: each click's share of the user after all of them; None where an encoder has no such shares."""
+    """Attention weight of each click in the user after all clicks, weights_L; None for encoders without any."""
     if isinstance(encoder, AttentiveUser):
         weights_L: Tensor = encoder.score(clicks_LD).float().flatten().softmax(0)
         return weights_L
@@ -232,7 +237,7 @@ def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
 
 
 def _with_start(start_D: Tensor, clicks_BLD: Tensor) -> Tensor:
-    """The learned start vector, then the clicks: item p is what prefix p has more than prefix p - 1."""
+    """Prepend the learned start vector to the clicks: item p is the last item of prefix p."""
     start_B1D = start_D.to(clicks_BLD.dtype).expand(clicks_BLD.size(0), 1, -1)
     return torch.cat([start_B1D, clicks_BLD], 1)
 
@@ -245,18 +250,18 @@ def _or_unknown(user_ids_B: Tensor | None, clicks_BLD: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _build_gru(dim: int) -> nn.GRU:
-    """A GRU that begins as a moving average of tanh(click) over some clicks, so that users begin near them."""
+    """A GRU initialized as a moving average of tanh(click), so that users start near their clicks."""
     gru = nn.GRU(dim, dim, batch_first=True)
-    _, keep, new = (slice(gate * dim, (gate + 1) * dim) for gate in range(3))
+    _, update, new = (slice(gate * dim, (gate + 1) * dim) for gate in range(3))
     weights = dict(gru.named_parameters())
     nn.init.eye_(weights["weight_ih_l0"][new])
     nn.init.zeros_(weights["weight_hh_l0"][new])
-    nn.init.constant_(weights["bias_ih_l0"][keep], KEEP)
+    nn.init.constant_(weights["bias_ih_l0"][update], UPDATE_GATE_BIAS)
     return gru
 
 
 def _run_gru(gru: nn.GRU, items_BPD: Tensor, clicked_BL: Tensor, first_BD: Tensor | None = None) -> Tensor:
-    """The state after each item; padding would move it on, so every row takes that at its latest click."""
+    """State of the GRU after each item; at padding, the state after the latest click."""
     states_BPD, _ = gru(items_BPD, None if first_BD is None else first_BD[None].contiguous())
     latest_BP = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))
     users_BPD: Tensor = states_BPD.take_along_dim(latest_BP[..., None], 1)
@@ -264,17 +269,17 @@ def _run_gru(gru: nn.GRU, items_BPD: Tensor, clicked_BL: Tensor, first_BD: Tenso
 
 
 def _visible(clicked_BL: Tensor) -> Tensor:
-    """Which items each prefix has. The start vector is in all of them: no row is without anything to attend to."""
+    """Mask of the items of each prefix; the start vector is in all, so that no row is empty."""
     is_item_BP = nn.functional.pad(clicked_BL, (1, 0), value=True)
     P = is_item_BP.size(1)
     return torch.ones(P, P, dtype=torch.bool, device=clicked_BL.device).tril() & is_item_BP[:, None, :]
 
 
 def _pool_prefixes(items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor) -> Tensor:
-    """Items of each prefix, weighted by the softmax of their scores among them.
+    """Sum the items of each prefix, weighted by the softmax of their scores.
 
-    Running sums of exp(score) would do with less work in theory; they are no faster at 100 clicks, and wrong
-    where an early score is far below a later one.
+    Running sums of exp(score) are less work in theory, but no faster at 100 clicks, and they underflow where an
+    early score is far below a later one.
     """
     scores_BPP = scores_BP1.float().mT.masked_fill(~visible_BPP, -math.inf)
     return scores_BPP.softmax(-1).to(items_BPD.dtype) @ items_BPD

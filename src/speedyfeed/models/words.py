@@ -1,9 +1,11 @@
-"""News encoders that start from words: embed them, read each segment, make one embedding of what was read.
+"""News encoders that start from words: embed them, encode each segment, combine the segments of an article.
 
-    tokens --embedding--> words_KWE --read--> segments_KD --combine--> news_MD
+    tokens --embedding--> words_KWE --encode_segments--> segments_KD --combine--> news_MD
 
-What reads and combines is one of the four in `baselines.py`. Segments of like length are read together, padded to
-the longest of them, so that little is padded.
+The word encoder is one of the four in `baselines.py`. Segments of similar length are encoded together, so that
+there is little padding.
+
+Shapes: M articles   K segments   W words per segment   E word width   D embedding width   Q query width
 """
 
 import logging
@@ -28,14 +30,14 @@ log = logging.getLogger(__name__)
 
 SEGMENTS_AT_ONCE = 128
 CACHED_USERS = 4
-WORD_SPREAD = 0.4
-"""Standard deviation of a word's numbers before training: that of GloVe's."""
+WORD_STD = 0.4
+"""Standard deviation of untrained word embeddings: that of GloVe vectors."""
 
 
 class WordNewsEncoder(NewsModule):
-    """Packed news of words in, one embedding each out."""
+    """A news encoder that starts from words: packed articles in, one embedding each out."""
 
-    reads_words = True
+    uses_words = True
 
     def __init__(
         self,
@@ -47,51 +49,52 @@ class WordNewsEncoder(NewsModule):
         id_maps: IdMaps,
         user_embeddings: nn.Embedding | None,
     ) -> None:
-        """`users` are embeddings of the users `known`, for those that ask them."""
+        """`user_embeddings` are those of the users in `id_maps`, for user-dependent encoders."""
         super().__init__()
         self.config = config
         self._tokenizer = tokenizer
         self.embedding = nn.Embedding(len(tokenizer), config.width)
-        nn.init.normal_(self.embedding.weight, std=WORD_SPREAD)
+        nn.init.normal_(self.embedding.weight, std=WORD_STD)
         self.drop = nn.Dropout(config.dropout)
-        self.words: WordEncoder = WORD_ENCODERS[name](
+        self.word_encoder: WordEncoder = WORD_ENCODERS[name](
             dim=dim, config=config, id_maps=id_maps, user_embeddings=user_embeddings
         )
         self.shift = nn.Parameter(torch.zeros(dim))
         self.dim = self.width = dim
         self.segment_length = config.segment_length
         self.num_tokens = len(tokenizer)
-        self.joins = self.words.joins
-        self.reads_categories = self.words.reads_categories
-        self.is_user_dependent = self.words.is_user_dependent
+        self.joins = self.word_encoder.joins
+        self.uses_categories = self.word_encoder.uses_categories
+        self.is_user_dependent = self.word_encoder.is_user_dependent
 
     def encode_text(self, news: PackedNews) -> Tensor:
-        """news_MD, not shifted yet."""
+        """Encode words to news_MD, not yet centred."""
         news = (news.joined() if self.joins else news).padded()
-        texts = list(self._texts(news))
-        segments_KD = torch.cat([self.words.encode_segments(text) for text in texts])
+        texts = list(self._grouped(news))
+        segments_KD = torch.cat([self.word_encoder.encode_segments(text) for text in texts])
         owners_K = torch.cat([text.owners_K for text in texts])
-        return self.words.combine(segments_KD, owners_K, news)
+        return self.word_encoder.combine(segments_KD, owners_K, news)
 
     def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
-        """news_MD"""
+        """Centre embeddings: add the learned shift."""
         return news_MH + self.shift
 
     def for_users(self, news: PackedNews) -> Callable[[int], Tensor]:
-        """A function from a user to news_MD in host memory, for user-dependent encoders; no gradient.
+        """Make a function from a user id to news_MD in host memory, without gradient, for user-dependent encoders.
 
-        What all users share is computed once and kept, words x (dim + query width) numbers, and so are the news
-        of the latest few users: unknown users, who come again and again, all see the same.
+        What does not depend on the user is computed once: words x (dim + query width) numbers. The embeddings for
+        the latest few users are cached, since unknown users all share one id.
         """
-        body = self.words
+        body = self.word_encoder
         assert isinstance(body, NPANews)
         news = news.joined()
         was_training = self.training
         self.train(False)
         with torch.no_grad():
-            read = [(body.words(text.words_KWE, text.is_word_KW), text) for text in self._texts(news)]
+            convolved = [(body.convolution(text.words_KWE, text.is_word_KW), text) for text in self._grouped(news)]
             texts = [
-                (words_KWD, body.ask.answer(words_KWD), text.is_word_KW, text.owners_K) for words_KWD, text in read
+                (words_KWD, body.user_query.keys(words_KWD), text.is_word_KW, text.owners_K)
+                for words_KWD, text in convolved
             ]
         self.train(was_training)
 
@@ -99,8 +102,8 @@ class WordNewsEncoder(NewsModule):
         @torch.no_grad()
         def news_for(user: int) -> Tensor:
             segments_KD = [
-                body.attend(words_KWD, answers_KWQ, is_word_KW, torch.full_like(owners_K, user))
-                for words_KWD, answers_KWQ, is_word_KW, owners_K in texts
+                body.attend(words_KWD, keys_KWQ, is_word_KW, torch.full_like(owners_K, user))
+                for words_KWD, keys_KWQ, is_word_KW, owners_K in texts
             ]
             owners_K = torch.cat([owners_K for *_, owners_K in texts])
             return (body.combine(torch.cat(segments_KD), owners_K, news) + self.shift).float().cpu()
@@ -109,17 +112,17 @@ class WordNewsEncoder(NewsModule):
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        """The words of a store's vocabulary."""
+        """The tokenizer of the store's word vocabulary."""
         return self._tokenizer
 
     @torch.no_grad()
     def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
-        """Shift all embeddings so that the mean of these news is zero, as is done for language models."""
+        """Set the shift so that the embeddings of these articles have zero mean, if `init.centre`."""
         self.shift.copy_(-news_MH.mean(0) if init.centre else torch.zeros(self.dim))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:
-        """Pretrained vectors for the words that the GloVe file has; tells how many those are."""
+        """Load the vectors of all words that the GloVe file has; returns how many those are."""
         if self.config.glove is None:
             return {}
         vectors, rows = load_glove(Path(self.config.glove), self._tokenizer.get_vocab(), self.config.width)
@@ -134,19 +137,19 @@ class WordNewsEncoder(NewsModule):
         )
         return {"words": num_words, "words_with_vectors": len(rows)}
 
-    def _texts(self, news: PackedNews) -> Iterator[Text]:
-        """All segments, some of like length at a time, shortest first; one empty text where there are none."""
+    def _grouped(self, news: PackedNews) -> Iterator[Text]:
+        """Yield all segments in groups of similar length, shortest first; one empty group where there are none."""
         device = self.embedding.weight.device
         lengths_K, owners_K = news.lengths_K, torch.repeat_interleave(news.segments_M)
         user_ids_M = torch.full((len(news),), UNKNOWN) if news.user_ids_M is None else news.user_ids_M
         fields_K = torch.zeros(len(owners_K), dtype=torch.uint8) if news.fields_K is None else news.fields_K
         for rows in lengths_K.argsort(stable=True).split(SEGMENTS_AT_ONCE):
-            place_W = torch.arange(int(lengths_K[rows].max()) if len(rows) else 1)
-            is_word_KW = place_W < lengths_K[rows][:, None]
-            places_KW = torch.where(is_word_KW, news.segment_starts[rows][:, None] + place_W, 0)
+            position_W = torch.arange(int(lengths_K[rows].max()) if len(rows) else 1)
+            is_word_KW = position_W < lengths_K[rows][:, None]
+            positions_KW = torch.where(is_word_KW, news.segment_starts[rows][:, None] + position_W, 0)
             if news.is_padding_T is not None:
-                is_word_KW &= ~news.is_padding_T[places_KW]
-            tokens_KW = torch.where(is_word_KW, news.tokens_T[places_KW].long(), 0)
+                is_word_KW &= ~news.is_padding_T[positions_KW]
+            tokens_KW = torch.where(is_word_KW, news.tokens_T[positions_KW].long(), 0)
             yield Text(
                 words_KWE=self.drop(self.embedding(tokens_KW.to(device, non_blocking=True))),
                 is_word_KW=is_word_KW.to(device, non_blocking=True),

@@ -9,7 +9,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 
-NEWS = ([5, 3, 7], [4], [], [6, 6], [2, 9, 1])
+NEWS: tuple[list[int], ...] = ([5, 3, 7], [4], [], [6, 6], [2, 9, 1])
 """Segment lengths of each article of the contract, in tokens; one has no text, one is a single segment."""
 
 

@@ -65,7 +65,7 @@ class Trainer:
             raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
-        tokenizer = store.word_tokenizer if self.model.news.reads_words else config.news.encoder
+        tokenizer = store.word_tokenizer if self.model.news.uses_words else config.news.encoder
         self.model.news.packer = Articles(
             TextFacts.from_json(run.facts["text"]),
             document_frequencies=run.document_frequencies,
@@ -87,7 +87,7 @@ class Trainer:
         )
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
-        self.news = open_packed(store, word_tokens=self.model.news.reads_words, id_maps=self.model.id_maps)
+        self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
         self.workflow = Workflow(
             self.model,
             self.loss,
@@ -260,9 +260,9 @@ class Trainer:
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
     """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
-    tokenizer = load_tokenizer(str(store.word_tokenizer) if config.reads_words else config.news.encoder)
+    tokenizer = load_tokenizer(str(store.word_tokenizer) if config.uses_words else config.news.encoder)
     settings = store.manifest.settings
-    if not config.reads_words and checksum_of(tokenizer) != settings.tokenizer:
+    if not config.uses_words and checksum_of(tokenizer) != settings.tokenizer:
         raise InputError(
             f"{store.path}: holds tokens of encoder {settings.encoder!r}, and those of {config.news.encoder!r} "
             f"are others; prepare the log again with --encoder {config.news.encoder}"
