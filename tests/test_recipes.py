@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
 from speedyfeed.serving.feed import Query, open_feed
-from speedyfeed.serving.micro_batcher import Batcher
+from speedyfeed.serving.micro_batcher import MicroBatcher
 from speedyfeed.synthetic import SynthConfig, synthesize
+from speedyfeed.training.config import RunConfig
 
 SMALL = [
     *("--news.dim", "16", "--words.width", "8", "--words.heads", "4", "--words.category-width", "4"),
@@ -68,7 +70,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
     assert figures[0]["index"]["kind"] == "exact"
     main(["rank", str(run), str(logs), str(tmp_path / "out.zip")])
     main(["rank", "--check", str(tmp_path / "out.zip"), "--against", str(logs)])
-    batcher = Batcher()
+    batcher = MicroBatcher()
     try:
         if name == "npa":
             with pytest.raises(InputError, match="another embedding of a news for every user: there is none to"):
@@ -119,9 +121,9 @@ def test_every_recipe_has_a_conventional_twin():
     for name in RECIPES:
         run = recipe(name)
         slow = conventional(run)
-        assert replace(slow.batch, central=True, autoregressive=True, size=0, mode="packed", gamma=20) == replace(
-            run.batch, central=True, autoregressive=True, size=0, mode="packed", gamma=20
-        )
+        shape = {"central": True, "autoregressive": True, "size": 0, "mode": "packed"}
+        assert replace(slow.batch, **shape) == replace(run.batch, **shape)
+        assert slow.cache == replace(run.cache, gamma=0)
         assert conventional(slow) == slow
         assert in_workflow(run, None) == run
     assert recipe("plm-conventional") == conventional(recipe("speed-mini"))
@@ -129,3 +131,15 @@ def test_every_recipe_has_a_conventional_twin():
     assert recipe("nrms").batch.central is BatchConfig().central is True
     with pytest.raises(InputError, match="no workflow 'slow': choose fast or conventional"):
         in_workflow(recipe("nrms"), "slow")
+
+
+def test_the_class_defaults_are_those_of_the_default_recipe():
+    assert recipe("speed-mini") == RunConfig()
+    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(gamma=20, beta=0.2, draw="news"))
+
+
+@pytest.mark.parametrize("name", ["tiny", "zero-shot", "nrms", "naml", "lstur", "npa"])
+def test_small_recipes_cache_as_in_the_paper(name):
+    run = recipe(name)
+    assert (run.cache.beta, run.cache.draw, run.cache.dtype) == (2e-3, "step", "fp32")
+    assert run.batch.negatives == (1 if name in ("tiny", "zero-shot") else 4)

@@ -4,19 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
+from speedyfeed.training.config import RunConfig, TrainConfig
 from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.run_folder import RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
-"""Clicks per update of the conventional workflow, as Microsoft Recommenders has it."""
+"""Clicks per update of the conventional workflow, as in Microsoft Recommenders."""
+PAPER_CACHE = CacheConfig(beta=2e-3, draw="step")
+"""Cache schedule of the paper: one lookup draw per step, and a lookup rate that grows slowly."""
 
 
 def speed_mini() -> RunConfig:
     """MiniLM trained end to end, as Speed-Mini in the paper."""
-    return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.2))
+    return RunConfig()
 
 
 def speed_unilm() -> RunConfig:
@@ -45,6 +48,8 @@ def zero_shot() -> RunConfig:
     """
     return RunConfig(
         news=NewsEncoderConfig(dim=0, categories=False),
+        batch=BatchConfig(negatives=1),
+        cache=PAPER_CACHE,
         train=TrainConfig(steps=0, precision="fp32", validations=0),
     )
 
@@ -54,7 +59,8 @@ def tiny() -> RunConfig:
     return replace(
         speed_mini(),
         news=NewsEncoderConfig(dim=32),
-        batch=BatchConfig(token_budget=512, max_clicks=20),
+        batch=BatchConfig(token_budget=512, max_clicks=20, negatives=1),
+        cache=PAPER_CACHE,
         train=TrainConfig(epochs=1, precision="fp32", validations=4, validation_impressions=100),
     )
 
@@ -95,7 +101,8 @@ def conventional(run: RunConfig) -> RunConfig:
         run,
         news=replace(run.news, segments=False),
         loss=replace(run.loss, in_batch=0.0),
-        batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded", gamma=0),
+        batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded"),
+        cache=replace(run.cache, gamma=0),
         train=replace(run.train, accumulate=CONVENTIONAL_SIZE // size),
     )
 
@@ -112,8 +119,8 @@ def fast(run: RunConfig) -> RunConfig:
             autoregressive=usual.autoregressive,
             size=usual.size,
             mode=usual.mode,
-            gamma=usual.gamma,
         ),
+        cache=replace(run.cache, gamma=CacheConfig().gamma),
         train=replace(run.train, accumulate=TrainConfig().accumulate),
     )
 
@@ -138,6 +145,7 @@ def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> 
         user=user,
         loss=LossConfig(fallback_negatives_weight=0.0, temperature=temperature),
         batch=BatchConfig(token_budget=2048, negatives=4),
+        cache=PAPER_CACHE,
         train=TrainConfig(lr=1e-3, precision="fp32"),
     )
 

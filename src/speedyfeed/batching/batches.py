@@ -44,7 +44,7 @@ class BatchConfig:
     """Instances per batch, always of the same shape; 0 batches dynamically, by tokens."""
     max_clicks: int = 100
     """Clicks of a user at most: the latest. Without `autoregressive`, clicks of a history at most."""
-    negatives: int = 1
+    negatives: int = 4
     """News shown but not clicked per click."""
     token_budget: int = 8192
     """A batch closes when it has so many tokens to encode; its last user may carry it over. The paper: 39800."""
@@ -55,14 +55,6 @@ class BatchConfig:
     all where the shape is fixed."""
     num_buckets: int = 2
     """Buckets by longest news, in padded mode."""
-    gamma: int = 20
-    """Steps a cached embedding stays fresh; 0 = no cache."""
-    beta: float = 2e-3
-    """Growth of the cache's lookup rate 1 - exp(-beta t) per step t."""
-    cache_draw: Literal["step", "news"] = "step"
-    """Decide once a step whether the cache may answer, or once for each news."""
-    seed: int = 0
-    """The same seed and log give the same batches."""
     prefetch: int = 8
     """Batches made ahead of the trainer."""
 
@@ -77,24 +69,13 @@ class BatchConfig:
                 f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "
                 f"{self.max_places}, so that every user fits"
             )
-        if self.gamma < 0 or not self.beta >= 0:
-            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
-        if self.seed < 0:
-            raise InputError(f"seed {self.seed}: expected 0 or more")
         if self.mode not in ("packed", "padded"):
             raise InputError(f"mode {self.mode}: expected packed or padded")
-        if self.cache_draw not in ("step", "news"):
-            raise InputError(f"cache_draw {self.cache_draw}: expected step or news")
 
     @property
     def max_places(self) -> int:
         """Places for clicks an instance may take: without `autoregressive`, one more than its history."""
         return self.max_clicks if self.autoregressive else self.max_clicks + 1
-
-    @property
-    def cache_plan(self) -> CachePlan:
-        """When the cache may answer."""
-        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.cache_draw, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +145,7 @@ class Batcher:
         sampler: Sampler,
         lengths_V: NDArray[np.int64],
         config: BatchConfig,
+        plan: CachePlan,
         start: Position,
         stamps_V: Stamps,
     ) -> None:
@@ -171,7 +153,7 @@ class Batcher:
         self._sampler = sampler
         self._lengths_V = lengths_V
         self._config = config
-        self._plan = config.cache_plan
+        self._plan = plan
         self._position = start
         self._stamps_V = stamps_V
         self._seen_V = np.zeros(len(lengths_V), np.int64)

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 
 Stamps = NDArray[np.int32]
@@ -25,16 +26,44 @@ NEVER = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """How long embeddings of articles are reused between training steps, how often, and how they are stored."""
+
+    gamma: int = 20
+    """Number of steps for which a cached embedding may be reused; 0 turns the cache off."""
+    beta: float = 0.2
+    """Growth rate of the lookup probability 1 - exp(-beta t) with the step t."""
+    draw: Literal["news", "step"] = "news"
+    """Draw cache lookups independently for each article (news), or once for all articles of a step (step, the
+    paper's Algorithm 2)."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Number format of cached embeddings: fp32, or bf16 for half the memory."""
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or not self.beta >= 0:
+            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
+        if self.draw not in ("news", "step"):
+            raise InputError(f"draw {self.draw}: expected news or step")
+        if self.dtype not in ("fp32", "bf16"):
+            raise InputError(f"dtype {self.dtype}: expected fp32 or bf16")
+
+    def plan(self, seed: int) -> "CachePlan":
+        """Schedule of cache hits for a run with this seed."""
+        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.draw, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CachePlan:
-    """When the cache may answer. All ranks that share it, and the stamps, decide alike."""
+    """Schedule of cache hits. Ranks that share the plan and the stamps take the same decisions."""
 
     gamma: int
-    """Steps a row stays fresh; 0 = no cache."""
+    """Number of steps for which a row stays fresh; 0 turns the cache off."""
     beta: float
-    """Growth of the lookup rate per step."""
-    draw: Literal["step", "news"]
-    """Whether a step uses all of its fresh rows or none (the paper's Algorithm 2), or draws for each news."""
+    """Growth rate of the lookup probability with the step."""
+    draw: Literal["news", "step"]
+    """Draw lookups for each article (news), or once for all fresh rows of a step (step)."""
     seed: int
+    """Seed of the lookup draws."""
 
     def lookup_rate(self, step: int) -> float:
         """p_t = 1 - exp(-beta t): at first the model changes too fast for its old embeddings to be used."""

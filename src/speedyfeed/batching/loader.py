@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
-from speedyfeed.batching.cache_plan import Stamps, new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
@@ -54,7 +54,9 @@ class Loader:
         timelines: Timelines,
         lengths_V: NDArray[np.int64],
         config: BatchConfig,
+        cache: CacheConfig,
         *,
+        seed: int,
         epochs: int | None = None,
         state: LoaderState | None = None,
         fallback_negatives: bool = True,
@@ -69,7 +71,7 @@ class Loader:
             num_news=num_news,
             max_clicks=config.max_clicks,
             negatives=config.negatives,
-            seed=config.seed,
+            seed=seed,
             autoregressive=config.autoregressive,
             fallback_negatives=fallback_negatives,
         )
@@ -84,7 +86,7 @@ class Loader:
         """Of an epoch."""
         self._position = state.position
         self._stamps_V = state.stamps_V.copy()
-        batcher = Batcher(sampler, lengths_V, config, state.position, state.stamps_V.copy())
+        batcher = Batcher(sampler, lengths_V, config, cache.plan(seed), state.position, state.stamps_V.copy())
         batches = takewhile(lambda batch: epochs is None or batch.epoch < epochs, batcher)
         self._channel = _Channel(config.prefetch)
         self._over: Exception | None = None

@@ -22,9 +22,10 @@ from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
 from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
+from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
-from speedyfeed.training.run_folder import RunConfig, RunFolder, fingerprint, open_run, start_run
+from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run, start_run
 
 CHANCE = 0.5
 SHOWN = 5

@@ -19,6 +19,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.files import remove_folder
@@ -27,11 +28,12 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
+from speedyfeed.training.config import RunConfig, TrainConfig
 from speedyfeed.training.distributed.process_group import is_under_torchrun, open_process_group
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run_folder import RunConfig, TrainConfig, is_run_of, open_run, start_run
+from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,7 @@ class Arguments:
     user: UserConfig = field(default_factory=UserConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
 
     @property
     def config(self) -> RunConfig:

@@ -13,10 +13,11 @@ from speedyfeed.data.store import Store
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import write_model
 from speedyfeed.training.checkpoint import Progress
+from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import Meter, MetricsFile
-from speedyfeed.training.run_folder import RunFolder, TrainConfig
+from speedyfeed.training.run_folder import RunFolder
 from speedyfeed.training.signals import Stop, Stopped
 from speedyfeed.training.trainer import Trainer
 
@@ -86,6 +87,8 @@ def _learn(
         trainer.store.train,
         trainer.news.lengths_M.numpy(),
         trainer.config.batch,
+        trainer.config.cache,
+        seed=config.seed,
         epochs=config.epochs,
         state=state,
         fallback_negatives=trainer.loss.uses_fallback_negatives,

@@ -15,87 +15,16 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from speedyfeed import __version__
-from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.data.store import MANIFEST, Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, write_json
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.recommender import RecommenderConfig
-from speedyfeed.models.users import UserConfig
-from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """How long, how fast and how exactly to learn."""
-
-    epochs: int = 3
-    """Passes over all users."""
-    steps: int | None = None
-    """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
-    minutes: float | None = None
-    """Stop after so many minutes of training, if that comes first. Learning rates follow the clock then, so no two
-    such runs are quite the same."""
-    encoder_lr: float = 1e-5
-    """Peak learning rate of the pretrained encoder."""
-    lr: float = 1e-4
-    """Peak learning rate of everything else."""
-    warmup: float = 0.1
-    """Share of the run in which the learning rates rise; then they fall to zero."""
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    """Longest gradient; longer ones are scaled down."""
-    accumulate: int = 1
-    """Batches per update of the weights."""
-    precision: str = "auto"
-    """auto measures fp32 and bf16 at the start; or fp32, bf16, fp16 (CUDA)."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    cache_type: str = "fp32"
-    """Number format of cached embeddings: fp32 or bf16."""
-    validations: int = 6
-    """Validations of the run, evenly spread over it; 0 = none, and the last model is the one kept."""
-    validation_impressions: int = 2000
-    """Dev impressions in the validation sample."""
-    checkpoint_every: int = 200
-    """Batches between checkpoints."""
-    max_checkpoints: int = 2
-    """Newest checkpoints to retain; older ones are removed."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "checkpoint_every", "max_checkpoints", "validation_impressions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.steps is not None and self.steps < 0:
-            raise InputError(f"steps {self.steps}: expected at least 0")
-        if not 0 <= self.warmup < 1:
-            raise InputError(f"warmup {self.warmup}: expected a share, 0 to below 1")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
-    """A whole run: recipes return one."""
-
-    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
-    words: WordConfig = field(default_factory=WordConfig)
-    user: UserConfig = field(default_factory=UserConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-
-    @property
-    def recommender(self) -> RecommenderConfig:
-        """The model's part."""
-        return RecommenderConfig(news=self.news, words=self.words, user=self.user)
 
 
 class RunFolder:

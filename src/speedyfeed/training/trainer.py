@@ -38,11 +38,12 @@ from speedyfeed.training.checkpoint import (
     prune,
     save_checkpoint,
 )
+from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
-from speedyfeed.training.run_folder import RunFolder, TrainConfig, open_run
+from speedyfeed.training.run_folder import RunFolder, open_run
 from speedyfeed.training.validation import Validation
 from speedyfeed.training.workflow import Workflow
 
@@ -75,10 +76,10 @@ class Trainer:
             NewsCache(
                 num_news=store.num_news,
                 width=self.model.news.width,
-                dtype=config.train.cache_type,
+                dtype=config.cache.dtype,
                 zeros=ranks.shared_zeros,
             )
-            if config.batch.gamma
+            if config.cache.gamma
             else None
         )
         self.precision = self._choose_precision()
@@ -200,7 +201,7 @@ class Trainer:
         """A checksum of what a plan can still read after so many steps; every host must hold the same."""
         if self.cache is None or self.ranks.world == 1:
             return {}
-        own = int(self.cache.checksum(step - self.config.batch.gamma)[:12], 16) if self.ranks.is_writer else -1
+        own = int(self.cache.checksum(step - self.config.cache.gamma)[:12], 16) if self.ranks.is_writer else -1
         copies = [checksum for checksum in self.ranks.all_gather(own) if checksum >= 0]
         if len(set(copies)) > 1:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
@@ -217,7 +218,7 @@ class Trainer:
             scaler=self.scaler,
             loader=loader,
             cache=self.cache,
-            oldest_row=progress.step - self.config.batch.gamma,
+            oldest_row=progress.step - self.config.cache.gamma,
         )
         prune(self.run.checkpoints, self.config.train.max_checkpoints)
 

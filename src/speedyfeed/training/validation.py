@@ -19,9 +19,9 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.runtime import Precision
+from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.partition import encode_all
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.run_folder import TrainConfig
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
     ids --encode: each distinct news once, or every place--> embeddings --user--> users before each click --> loss
 
 What is fast about it is a switch each: `batch.central`, `batch.autoregressive`, `batch.size` (dynamic batching),
-`batch.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. With dropout off,
+`cache.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. With dropout off,
 none changes the loss of a click but those that change what is encoded (BusLM, refinement) and the cache, whose
 rows are some steps old.
 """
@@ -49,7 +49,7 @@ class Workflow:
         ranks: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """Row n of `news` is news n."""
-        check_workflow(model, loss.config, config, ranks)
+        check_workflow(model, loss.config, config, is_cached=cache is not None, world=ranks.world)
         self._model = model
         self._loss = loss
         self._cache = cache
@@ -127,10 +127,10 @@ class Workflow:
 
 
 def check_workflow(
-    model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: ProcessGroup = SINGLE_PROCESS
+    model: RecommenderModule, loss: LossConfig, config: BatchConfig, *, is_cached: bool, world: int = 1
 ) -> None:
     """Refuse what cannot be computed, or would be computed wrongly."""
-    if model.news.is_user_dependent and (config.central or config.gamma):
+    if model.news.is_user_dependent and (config.central or is_cached):
         raise InputError(
             f"encoder {model.config.news.encoder!r} makes another embedding of a news for every user: none can "
             "be shared or cached; add --workflow conventional"
@@ -140,10 +140,10 @@ def check_workflow(
             "the in-batch loss tells a click from all distinct news of a batch and knows the user's other clicks: "
             "it needs batch.central and batch.autoregressive; set loss.in-batch 0"
         )
-    if ranks.world > 1 and config.gamma and not config.central:
+    if world > 1 and is_cached and not config.central:
         raise InputError(
             "without batch.central ranks do not tell each other what they encoded, so they have no cache: set "
-            "batch.gamma 0, or train in one process"
+            "cache.gamma 0, or train in one process"
         )
 
 
