@@ -224,7 +224,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         clicks=outcome.progress.clicks,
         minutes=outcome.progress.seconds / 60,
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
-        precision=run.facts["precision"]["name"],
+        precision=run.facts.precision.name if run.facts.precision else "",
         curve=load_curve(run.path),
         best_clicks=max(looks, key=lambda look: look.auc).clicks if looks else outcome.progress.clicks,
     )

@@ -227,8 +227,8 @@ def _own_store(path: Path) -> Store | None:
     """The store a run was trained on, if it is still there as it was."""
     try:
         run: RunFolder = open_run(path)
-        place = Path(run.facts["store"]["path"])
-        return open_store(place) if fingerprint(place) == run.facts["store"]["fingerprint"] else None
+        place = Path(run.facts.store.path)
+        return open_store(place) if fingerprint(place) == run.facts.store.fingerprint else None
     except InputError:
         return None
 

@@ -77,7 +77,7 @@ def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
         earlier = open_run(path)
-        if earlier.facts["store"]["fingerprint"] == fingerprint(store.path) and earlier.config == config:
+        if earlier.facts.store.fingerprint == fingerprint(store.path) and earlier.config == config:
             return earlier
         shutil.rmtree(path)
     return start_run(path, config, store)

@@ -76,17 +76,17 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    with open_process_group() as ranks:
+    with open_process_group() as group:
         store = open_store(arguments.store)
-        ranks.on_rank_0(lambda: _require_run(arguments, store))
-        with progress_bars() if ranks.is_rank_0 else nullcontext(silent) as report:
+        group.on_rank_0(lambda: _require_run(arguments, store))
+        with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
             try:
-                outcome = train(open_run(arguments.run), store, report, ranks=ranks)
+                outcome = train(open_run(arguments.run), store, report, group=group)
             except InputError:
-                if ranks.is_rank_0 and not (arguments.run / METRICS).exists():
+                if group.is_rank_0 and not (arguments.run / METRICS).exists():
                     remove_folder(arguments.run)  # it never began: the command, put right, may make it anew
                 raise
-    if not ranks.is_rank_0:
+    if not group.is_rank_0:
         return
     if arguments.json:
         print(json.dumps(dataclasses.asdict(outcome)))

@@ -26,18 +26,18 @@ def save_best(run: RunFolder, model: Recommender, name: str) -> None:
 
 
 def write_model(
-    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: ProcessGroup
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, group: ProcessGroup
 ) -> None:
     """The best model, or the last where none was validated, with the embeddings of all news."""
-    ranks.on_rank_0(lambda: _load_best(run, model))
-    ranks.broadcast_module(model)
+    group.on_rank_0(lambda: _load_best(run, model))
+    group.broadcast_module(model)
     is_user_dependent = model.news.is_user_dependent
     news_VD = (
         torch.empty(1 + store.num_news, 0)
         if is_user_dependent
-        else encode_all(model.news, news, ranks, report=report)
+        else encode_all(model.news, news, group, report=report)
     )
-    ranks.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
+    group.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
 
 
 def _load_best(run: RunFolder, model: Recommender) -> None:

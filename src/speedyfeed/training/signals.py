@@ -28,7 +28,7 @@ class Stop:
                 self._before[number] = signal.signal(number, self._hear)
         return self
 
-    def heard_by(self, report: Report, ranks: ProcessGroup) -> Report:
+    def heard_by(self, report: Report, group: ProcessGroup) -> Report:
         """The report, raising `Stopped` once a signal came; one of several ranks does not leave the others."""
 
         def told(*args: Any) -> None:
@@ -36,7 +36,7 @@ class Stop:
                 raise Stopped
             report(*args)
 
-        return told if ranks.world == 1 else report
+        return told if group.world == 1 else report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

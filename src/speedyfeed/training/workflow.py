@@ -46,22 +46,22 @@ class Workflow:
         cache: NewsCache | None,
         log_popularity_V: Tensor,
         config: BatchConfig,
-        ranks: ProcessGroup = SINGLE_PROCESS,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         """Row n of `news` is news n."""
-        check_workflow(model, loss.config, config, is_cached=cache is not None, world=ranks.world)
+        check_workflow(model, loss.config, config, is_cached=cache is not None, world=group.world)
         self._model = model
         self._loss = loss
         self._cache = cache
         self._log_popularity_V = log_popularity_V
         self._config = config
-        self._ranks = ranks
-        self._encoder = PartitionedEncoder(model.news, ranks) if config.central and ranks.world > 1 else model.news
+        self._group = group
+        self._encoder = PartitionedEncoder(model.news, group) if config.central and group.world > 1 else model.news
         self._news = replace(news, pad_to=_pad_to(model.news, news, config))
 
     def __call__(self, whole: Batch) -> BatchLoss:
         """The loss of a batch; with several ranks, this one's part of it: they add up."""
-        batch = local_users(whole, self._ranks)
+        batch = local_users(whole, self._group)
         user_ids_B = self._user_ids(batch)
         # Of one click an instance, the click is a candidate like its negatives; else it is in the history already.
         shown_BLC = batch.negatives_BLN
@@ -111,7 +111,7 @@ class Workflow:
 
     def _own_hits(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
         """What this rank's users need from the cache; the in-batch loss meets every news of the batch."""
-        if self._ranks.world == 1 or self._loss.config.in_batch:
+        if self._group.world == 1 or self._loss.config.in_batch:
             return batch.cached_R
         needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
         return np.intersect1d(batch.cached_R, needed)

@@ -38,11 +38,11 @@ def balanced_partition(sizes: NDArray[np.integer], num_parts: int) -> list[NDArr
     return np.split(order[np.argsort(share, kind="stable")], ends[:-1])
 
 
-def local_users(batch: Batch, ranks: ProcessGroup) -> Batch:
+def local_users(batch: Batch, group: ProcessGroup) -> Batch:
     """The batch with this rank's users alone; where there are fewer users than ranks, perhaps one of padding."""
-    if ranks.world == 1:
+    if group.world == 1:
         return batch
-    rows = balanced_partition(np.count_nonzero(batch.history_BL, axis=1), ranks.world)[ranks.rank]
+    rows = balanced_partition(np.count_nonzero(batch.history_BL, axis=1), group.world)[group.rank]
     arrays = {name: getattr(batch, name) for name in PER_USER}
     if not len(rows):
         return replace(batch, **{name: np.zeros_like(array[:1]) for name, array in arrays.items()})
@@ -60,29 +60,29 @@ def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Sha
 class PartitionedEncoder:
     """Reads news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
 
-    def __init__(self, encoder: NewsModule, ranks: ProcessGroup) -> None:
+    def __init__(self, encoder: NewsModule, group: ProcessGroup) -> None:
         self.project = encoder.project
         self._encoder = encoder
-        self._ranks = ranks
+        self._group = group
 
     def encode_text(self, news: PackedNews) -> Tensor:
         """news_MH; all ranks must give the same news."""
         if not len(news):  # all are cached: there is nothing to tell
             return self._encoder.encode_text(news)
-        shares = balanced_partition(news.lengths_M.numpy(), self._ranks.world)
-        own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
-        rows_MH = self._ranks.all_gather_rows(own_NH, [len(share) for share in shares])
+        shares = balanced_partition(news.lengths_M.numpy(), self._group.world)
+        own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._group.rank]))).float()
+        rows_MH = self._group.all_gather_rows(own_NH, [len(share) for share in shares])
         return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 
 
-def encode_all(encoder: NewsModule, news: PackedNews, ranks: ProcessGroup, *, report: Report = silent) -> Tensor:
+def encode_all(encoder: NewsModule, news: PackedNews, group: ProcessGroup, *, report: Report = silent) -> Tensor:
     """As `encoder.encode_all`, every rank a share of the news; all get all rows."""
-    if ranks.world == 1:
+    if group.world == 1:
         return encoder.encode_all(news, report=report)
-    shares = balanced_partition(news.lengths_M.numpy(), ranks.world)
-    own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[ranks.rank])), report=report)
+    shares = balanced_partition(news.lengths_M.numpy(), group.world)
+    own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[group.rank])), report=report)
     news_VD = torch.empty(len(news), encoder.dim)
-    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.all_gather_rows(
+    news_VD[torch.from_numpy(np.concatenate(shares))] = group.all_gather_rows(
         own_ND, [len(share) for share in shares]
     )
     return news_VD

@@ -221,13 +221,13 @@ class _AllGatherRows(torch.autograd.Function):
     """Forward every rank gets all rows, backward every rank gets the sum of all gradients of its own."""
 
     @staticmethod
-    def forward(ctx: Any, rows_ND: Tensor, ranks: ProcessGroup) -> Tensor:
-        ctx.ranks = ranks
-        return torch.stack(ranks._all_gather(rows_ND.contiguous()))
+    def forward(ctx: Any, rows_ND: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return torch.stack(group._all_gather(rows_ND.contiguous()))
 
     @staticmethod
     def backward(ctx: Any, *gradients_WND: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks._sum_shares(gradients_WND[0]), None
+        return ctx.group._sum_shares(gradients_WND[0]), None
 
 
 SINGLE_PROCESS = ProcessGroup()
