@@ -105,7 +105,7 @@ def test_npa_is_refused_in_the_fast_workflow_with_one_line(store, tmp_path, caps
 
 def test_a_language_model_trains_conventionally_click_by_click(store, tiny_encoder, tmp_path, capsys):
     run = tmp_path / "run"
-    model = ["--recipe", "plm-conventional", "--news.encoder", str(tiny_encoder), "--news.dim", "16"]
+    model = ["--recipe", "plm-conventional", "--encoder", str(tiny_encoder), "--news.dim", "16"]
     limits = ["--steps", "40", "--precision", "fp32", "--batch.max-clicks", "5", "--validation-impressions", "20"]
     main(["train", str(store.path), str(run), *model, *limits, "--json"])
     progress = json.loads(capsys.readouterr().out)["progress"]

@@ -90,7 +90,7 @@ def children(pid):
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
     settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --cache.gamma 5 --checkpoint-every 3"
-    words = [store.path, tmp_path / "killed", "--news.encoder", tiny_encoder, *settings.split(), "--json"]
+    words = [store.path, tmp_path / "killed", "--encoder", tiny_encoder, *settings.split(), "--json"]
     launched = start_ranks(2, "speedyfeed", "train", *words, restarts=2)
     while launched.poll() is None and not checkpoints(tmp_path / "killed" / "checkpoints"):
         time.sleep(0.02)

@@ -1,15 +1,15 @@
-"""The cache schedule: which news a step reads from the cache and which it encodes.
+"""The cache schedule: which articles a step reads from the cache and which it encodes.
 
-Whether a row is fresh depends on step numbers, not on values, so it is known before any row exists. All there is
-to keep is the step that last encoded each news, its *stamp*, set in step order:
+Whether a row is fresh depends on step numbers, not on values, so it is known before any row exists. The state of
+the schedule is the step that last encoded each article, its *stamp*:
 
     step        0     1     2     3         gamma 1, every draw in favour
-    news       a b   a c   a c    a
+    articles   a b   a c   a c    a
     encoded    a b    c     a
-    read              a     c     a         (a at step 2: written at step 0, more than gamma ago)
+    cache hit         a     c     a         (a at step 2: written at step 0, more than gamma ago)
 
-What step t reads was encoded at steps before t, so prefetching, threads and ranks that follow one plan never meet
-a row that is not there.
+A hit of step t was encoded before step t, so prefetching threads and ranks that follow one plan never read a row
+that is not there. Shapes: V all articles.
 """
 
 from dataclasses import dataclass
@@ -66,17 +66,17 @@ class CachePlan:
     """Seed of the lookup draws."""
 
     def lookup_rate(self, step: int) -> float:
-        """p_t = 1 - exp(-beta t): at first the model changes too fast for its old embeddings to be used."""
+        """Lookup probability 1 - exp(-beta t) of a step t: low at first, while the model changes fast."""
         return -float(np.expm1(-self.beta * step))
 
     def is_cache_hit(self, news: NDArray[np.int32], stamps_V: Stamps, step: int) -> NDArray[np.bool]:
-        """Which of the news are read from the cache at `step`; the others are encoded."""
+        """Whether each article is read from the cache at `step`; the others are encoded."""
         is_fresh = stamps_V[news] >= max(step - self.gamma, 0)
-        place = news if self.draw == "news" else np.zeros(1, np.int32)
-        favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, place)) < self.lookup_rate(step)
+        counter = news if self.draw == "news" else np.zeros(1, np.int32)
+        favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, counter)) < self.lookup_rate(step)
         return is_fresh & favours
 
 
 def new_stamps(num_news: int) -> Stamps:
-    """Nothing encoded yet; entry 0 is padding, which never is."""
+    """Stamps of a new run: no article is encoded yet, and entry 0, padding, never will be."""
     return np.full(num_news + 1, NEVER, np.int32)

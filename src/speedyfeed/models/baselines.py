@@ -293,4 +293,4 @@ WORD_ENCODERS: dict[str, type[NRMSNews] | type[NAMLNews] | type[LSTURNews] | typ
     "lstur": LSTURNews,
     "npa": NPANews,
 }
-"""By name: what `--news.encoder` takes beside a language model."""
+"""By name: what `--encoder` takes beside a language model."""

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from tyro.conf import arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import InitConfig, NewsModule
@@ -40,7 +41,7 @@ CATEGORY_LENGTHS = (0.0, 0.3, 1.0)
 class NewsEncoderConfig:
     """What turns text into an embedding."""
 
-    encoder: str = "minilm"
+    encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME. Or one that starts from
     words: nrms, naml, lstur or npa; to them only this and dim apply, and those under words."""
     dim: int = 256

@@ -1,4 +1,7 @@
-"""A sample of dev impressions, ranked now and then while training."""
+"""The validation sample: dev impressions that are ranked during training.
+
+Shapes: M articles of the sample, V those and padding, D embedding width.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -28,36 +31,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationSample:
-    """The sample, and the news it takes to rank it."""
+    """Sampled dev impressions and the articles needed to rank them."""
 
     impressions: Impressions
-    """News are told by their place in `news`, plus one; 0 has no text."""
+    """Impressions whose articles are positions in `news` plus one; 0 has no text."""
     news: NDArray[np.int64]
+    """Sorted ids of the articles of the sample."""
     user_ids: NDArray[np.int64]
-    """The model's id of each user of the sample; 0 is unknown."""
+    """Model id of each user of the sample; 0 is unknown."""
 
     @classmethod
     def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "ValidationSample | None":
-        """None where the store has no dev split, or one without clicked beside skipped news, or none is wanted."""
+        """Sample of a store; None without a usable dev split, or in a run without validations."""
         if "dev" not in store.splits or not config.validations:
             return None
         dev = store.impressions("dev")
         telling = np.flatnonzero(_has_both(dev))
         if not len(telling):
-            log.warning("%s: no impression of dev has clicked and skipped news: no validation", store.path)
+            log.warning("%s: no dev impression has both clicked and other articles: no validation", store.path)
             return None
         num_rows = min(config.validation_impressions, len(telling))
         rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
         candidates = dev.candidates.take(rows)
         labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
-        users, places = np.unique(dev.users[rows], return_inverse=True)
+        users, user_rows = np.unique(dev.users[rows], return_inverse=True)
         histories = dev.histories.take(users)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
         return cls(
             impressions=Impressions(
                 candidates=Ragged(values=np.searchsorted(news, candidates.values), offsets=candidates.offsets),
                 labels=labels.values,
-                users=places,
+                users=user_rows,
                 histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
             ),
             news=news[1:],
@@ -67,7 +71,7 @@ class ValidationSample:
     def measure(
         self, model: Recommender, news: PackedNews, precision: Precision, group: ProcessGroup = SINGLE_PROCESS
     ) -> float:
-        """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
+        """Mean AUC of the sample; ranks share the encoding, in the precision of training."""
         if model.news.is_user_dependent:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
             pools = np.zeros(len(self.impressions.users), np.int64)
@@ -80,11 +84,11 @@ class ValidationSample:
         return self.measure_encoded(model, news_MD)
 
     def select(self, news: PackedNews) -> PackedNews:
-        """What the sample takes of all news."""
+        """Articles of the sample."""
         return news.select(torch.from_numpy(self.news))
 
     def measure_encoded(self, model: Recommender, news_MD: Tensor) -> float:
-        """The same where the news that `select` gives are encoded already."""
+        """Mean AUC of the sample, given embeddings of the articles that `select` returns."""
         news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
         return self._mean_auc(
             score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.user_ids))
@@ -95,7 +99,7 @@ class ValidationSample:
 
 
 def _has_both(dev: Impressions) -> NDArray[np.bool]:
-    """Which impressions have clicked and skipped news, so that a ranking of them can be right or wrong."""
+    """Whether each impression has both clicked and other articles, so that its AUC is defined."""
     has_both = dev.candidates.lengths > 0
     starts = dev.candidates.offsets[:-1][has_both]
     if len(starts):
