@@ -93,8 +93,8 @@ def npa() -> RunConfig:
 def conventional(run: RunConfig) -> RunConfig:
     """Conventional twin of a run, without any acceleration: one click per instance, padding, no sharing, no cache.
 
-    Histories are padded or cut to 100 articles, and articles to the longest text, as one sequence. A language model
-    takes the clicks of an update one by one: all at once would take 80 GB.
+    Histories are padded or cut to 100 articles, and articles to the longest text, as one sequence. A language
+    model takes the clicks of an update one by one: all at once would take 80 GB.
     """
     size = CONVENTIONAL_SIZE if run.recommender.reads_words else 1
     return replace(

@@ -133,7 +133,7 @@ def test_a_click_is_no_negative_of_itself_where_its_reader_skipped_it_first():
 
 
 def test_a_log_with_one_news_is_refused():
-    with pytest.raises(InputError, match="one news only"):
+    with pytest.raises(InputError, match="one article only"):
         sampler(timelines([[(4, NO_POOL)]], [])).sample(np.array([0]), 0)
 
 

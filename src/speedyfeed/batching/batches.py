@@ -78,7 +78,7 @@ class BatchConfig:
 
     @property
     def max_positions(self) -> int:
-        """Maximum number of click positions of an instance; without autoregressive training, history and target."""
+        """Maximum number of positions of an instance: its clicks or, if not autoregressive, history and target."""
         return self.max_clicks if self.autoregressive else self.max_clicks + 1
 
 
@@ -291,7 +291,7 @@ class Batcher:
         )
 
     def _place_edges(self) -> NDArray[np.float64]:
-        """Length of the longest article of each bucket but the last, so that buckets get about equally many instances."""
+        """Longest article of each bucket but the last, such that buckets get about equally many instances."""
         if self._config.mode == "packed" or self._config.size:
             return np.zeros(0)
         some = self._sampler.sample(self._sampler.order(0)[:EDGE_USERS], 0)

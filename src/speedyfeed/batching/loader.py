@@ -80,8 +80,8 @@ class Loader:
             state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))
         elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
             raise InputError(
-                f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} articles "
-                f"and {sampler.num_instances} instances; resume with the store that the run began with"
+                f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} "
+                f"articles and {sampler.num_instances} instances; resume with the store that the run began with"
             )
         self.num_instances = sampler.num_instances
         """Number of instances of an epoch."""

@@ -100,7 +100,7 @@ class Sampler:
 
     @property
     def num_instances(self) -> int:
-        """Number of instances of an epoch: users with a click to learn from or, if not autoregressive, such clicks."""
+        """Number of instances of an epoch: users with clicks to learn from, or such clicks."""
         return len(self._keys)
 
     def order(self, epoch: int) -> NDArray[np.int64]:

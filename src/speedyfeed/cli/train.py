@@ -46,7 +46,7 @@ class Arguments:
     """Recipe that sets the defaults of all options below: speed-mini, speed-unilm, speed-half, speed-last,
     plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
-    """Workflow of the run: conventional has no acceleration, fast has all of them; by default that of the recipe."""
+    """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     resume: bool = False
     """Resume the run in RUN with the settings it was started with."""
     json: bool = False

@@ -26,12 +26,12 @@ class LossConfig:
     """Losses that are learned from clicks, and their weights."""
 
     fallback_negatives_weight: float = 0.05
-    """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With 0
-    they are part of histories only. In a log without impressions all clicks weigh 1."""
+    """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
+    0 they are part of histories only. In a log without impressions all clicks weigh 1."""
     in_batch: float = 0.0
     """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
-    """Strength of the correction of the in-batch loss for popular articles being in more batches: 0 none, 1 full."""
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0 is none, 1 is full."""
     temperature: float = 0.05
     """Temperature that inner products of users and articles are divided by."""
     learn_temperature: bool = False

@@ -154,8 +154,8 @@ def _pad_to(encoder: NewsModule, news: PackedNews, config: BatchConfig) -> int |
     longest = int((news.lengths_M if encoder.joins else news.lengths_K).max())
     if encoder.max_tokens is not None and longest > encoder.max_tokens:
         raise InputError(
-            f"the longest article has {longest} tokens as one sequence, but this encoder reads {encoder.max_tokens}: "
-            "prepare the log with fewer segments or shorter ones"
+            f"the longest article has {longest} tokens as one sequence, but this encoder reads "
+            f"{encoder.max_tokens}: prepare the log with fewer segments or shorter ones"
         )
     if config.mode == "packed":
         return None

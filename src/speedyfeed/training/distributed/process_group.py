@@ -162,8 +162,8 @@ class ProcessGroup:
     def shared_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Tensor of zeros in memory that the ranks of a host share.
 
-        The memory is anonymous: a killed run leaves nothing behind, and the size of /dev/shm does not matter. Where
-        the system has no such memory, every rank gets its own and `is_writer`.
+        The memory is anonymous: a killed run leaves nothing behind, and the size of /dev/shm does not matter.
+        Where the system has no such memory, every rank gets its own and `is_writer`.
         """
         if not self.shares_memory:
             return torch.zeros(shape, dtype=dtype)
