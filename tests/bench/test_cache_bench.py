@@ -82,7 +82,7 @@ def test_a_row_drifts_when_the_weights_move(is_moved, store, tiny_encoder, tmp_p
     run = replace(run, cache=replace(run.cache, gamma=8, beta=10.0))
     trainer = Trainer(start_run(tmp_path / "run", run, store), store)
     trainer.model.eval()
-    with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch) as loader:
+    with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch, run.cache, seed=run.train.seed) as loader:
         for batch in loader:
             if batch.step == 5:
                 break

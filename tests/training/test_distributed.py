@@ -62,7 +62,7 @@ def take_steps(ranks, path, config, store, num_steps):
     trainer.model.news.encode_text = lambda news: encoded.append(news) or read(news)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     losses, batches = [], []
-    with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch) as loader:
+    with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch, config.cache, seed=0) as loader:
         for batch in islice(loader, num_steps):
             losses.append(trainer.step(batch, 1.0))
             batches.append(batch)
