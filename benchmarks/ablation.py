@@ -28,7 +28,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
-from speedyfeed.training.run_folder import RunConfig
+from speedyfeed.training.config import RunConfig
 
 METRICS = ("auc", "recall@50", "recall@100")
 DEFAULT, REFINEMENT = "default", "without-refinement"
@@ -75,7 +75,7 @@ def variants(default: RunConfig) -> dict[str, RunConfig]:
     """The runs on the same store, each without one technique."""
     return {
         "without-bus": replace(default, news=replace(default.news, bus=False)),
-        "without-cache": replace(default, batch=replace(default.batch, gamma=0)),
+        "without-cache": replace(default, cache=replace(default.cache, gamma=0)),
         DEFAULT: default,
     }
 

@@ -77,7 +77,7 @@ def measure(config: CacheBenchConfig) -> CacheFigures:
     base = replace(base, news=replace(base.news, encoder=config.encoder or base.news.encoder))
     runs = {gamma: f"gamma-{gamma}" for gamma in config.gammas}
     contenders = [
-        Contender(name=name, config=replace(base, batch=replace(base.batch, gamma=gamma)))
+        Contender(name=name, config=replace(base, cache=replace(base.cache, gamma=gamma)))
         for gamma, name in runs.items()
     ]
     trials = run_trials(contenders, config.seeds, store, config.out, watch_drift)

@@ -56,12 +56,13 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
     store = store_of(config.store)
     lengths_V = news_lengths(store.news)
     chosen = recipe(config.recipe)
-    ours = replace(chosen.batch, seed=config.seed)
+    chosen = replace(chosen, train=replace(chosen.train, seed=config.seed))
+    uncached = replace(chosen, cache=replace(chosen.cache, gamma=0))
     ways = {
-        "packed": replace(ours, mode="packed"),
-        "padded": replace(ours, mode="padded"),
-        "packed_places": replace(ours, mode="packed", central=False, gamma=0),
-        "padded_places": replace(ours, mode="padded", central=False, gamma=0),
+        "packed": replace(chosen, batch=replace(chosen.batch, mode="packed")),
+        "padded": replace(chosen, batch=replace(chosen.batch, mode="padded")),
+        "packed_places": replace(uncached, batch=replace(chosen.batch, mode="packed", central=False)),
+        "padded_places": replace(uncached, batch=replace(chosen.batch, mode="padded", central=False)),
     }
     shares: dict[str, dict[str, float]] = {name: {} for name in ways}
     with progress_bars() as report:
@@ -70,13 +71,14 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
             for name, way in ways.items():
                 planned = plan(
                     store,
-                    replace(way, num_buckets=buckets),
+                    replace(way, batch=replace(way.batch, num_buckets=buckets)),
                     lengths_V,
                     most_batches=config.most_batches,
                     num_samples=1,
                 )
                 shares[name][str(buckets)] = planned.tokens / planned.padded_tokens
-        slow = replace(conventional(chosen).batch, size=CONVENTIONAL_SIZE, seed=config.seed)
+        slow = conventional(chosen)
+        slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE))
         planned = plan(store, slow, lengths_V, most_batches=config.most_batches, num_samples=1)
     return DataEfficiencyFigures(**shares, conventional=planned.tokens / planned.padded_tokens)
 

@@ -23,7 +23,7 @@ from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import Store, Timelines, open_store
 from speedyfeed.progress import progress_bars
 from speedyfeed.ragged import Ragged
-from speedyfeed.training.run_folder import RunConfig
+from speedyfeed.training.config import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +142,9 @@ def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
     started = now()
     with (
         PeakMemory() as peak,
-        Loader(first_users(store.train, users), lengths_V, run.batch, epochs=1) as loader,
+        Loader(
+            first_users(store.train, users), lengths_V, run.batch, run.cache, seed=run.train.seed, epochs=1
+        ) as loader,
     ):
         for batch in loader:
             batches += 1
@@ -164,7 +166,7 @@ def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
 def measure_appetite(run: RunConfig, store: Store, rounds: int) -> float:
     """Tokens a second that training consumes, on batches spread over an epoch."""
     lengths_V = news_lengths(store.news)
-    samples = plan(store, run.batch, lengths_V, most_batches=None, num_samples=rounds).samples
+    samples = plan(store, run, lengths_V, most_batches=None, num_samples=rounds).samples
     with TemporaryDirectory() as scratch:
         stage = Stage(run, store, Path(scratch) / "run")
         stage.time_step(samples[0])

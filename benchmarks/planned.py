@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from speedyfeed.batching.batches import Batch, BatchConfig
 from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import Store
+from speedyfeed.training.config import RunConfig
 
 PIECE_TOKENS = 10_240
 """What is encoded at once of a batch that encodes every place: 32 instances of 100 news would take 80 GB."""
@@ -31,7 +32,7 @@ class Plan:
 
 def plan(
     store: Store,
-    config: BatchConfig,
+    run: RunConfig,
     lengths_V: NDArray[np.int64],
     *,
     most_batches: int | None,
@@ -41,7 +42,7 @@ def plan(
     batches = clicks = tokens = padded = encoded = read = 0
     is_user = np.zeros(len(store.train.clicks), np.bool)
     samples, stride = [], 1
-    with Loader(store.train, lengths_V, config, epochs=1) as loader:
+    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed, epochs=1) as loader:
         for batch in islice(loader, most_batches):
             if batches % stride == 0:
                 samples.append(batch)

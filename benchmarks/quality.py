@@ -22,7 +22,7 @@ from benchmarks.trials import Contender, Limits, Spread, Trial, ValidationPoint,
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.recipes import conventional, recipe
-from speedyfeed.training.run_folder import RunConfig
+from speedyfeed.training.config import RunConfig
 
 Colour = tuple[float, float, float, float]
 

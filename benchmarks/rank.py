@@ -93,12 +93,12 @@ def measure_rank(config: RankConfig, folder: Path, ranks: ProcessGroup) -> World
     ranks.on_rank_0(lambda: start_run(folder, run, store))
     trainer = Trainer(open_run(folder), store, ranks)
     lengths_V = trainer.news.lengths_M.numpy()
-    with Loader(store.train, lengths_V, run.batch) as loader:
+    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed) as loader:
         started = perf_counter()
         planned = sum(batch.num_tokens for batch in islice(loader, PLANNED_BATCHES))
         planned_tokens_per_second = planned / (perf_counter() - started)
     seconds, traffic, batches = [], [], []
-    with Loader(store.train, lengths_V, run.batch) as loader:
+    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed) as loader:
         for batch in islice(loader, WARM_STEPS + config.steps):
             ranks.barrier()
             ranks.take_traffic()

@@ -8,7 +8,8 @@ import torch
 from benchmarks.harness import now
 from speedyfeed.batching.batches import Batch
 from speedyfeed.data.store import Store
-from speedyfeed.training.run_folder import RunConfig, start_run
+from speedyfeed.training.config import RunConfig
+from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
 

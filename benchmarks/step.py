@@ -77,7 +77,7 @@ def measure(config: StepConfig) -> StepFigures:
     with (
         TemporaryDirectory() as scratch,
         progress_bars() as report,
-        Loader(store.train, news_lengths(store.news), run.batch) as loader,
+        Loader(store.train, news_lengths(store.news), run.batch, run.cache, seed=run.train.seed) as loader,
     ):
         trainer = Stage(run, store, Path(scratch) / "run").trainer
         for batch in islice(loader, config.skip, config.skip + config.warmup):

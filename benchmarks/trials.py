@@ -26,9 +26,10 @@ from speedyfeed.evaluation.bootstrap import compare
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
 from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished_run, write_per_impression
+from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Watch, train
 from speedyfeed.training.metrics import METRICS, load_rates
-from speedyfeed.training.run_folder import RUN, RunConfig, RunFolder, open_run, start_run
+from speedyfeed.training.run_folder import RUN, RunFolder, open_run, start_run
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ def load_curve(run: Path, *, interpolates: bool = False) -> list[ValidationPoint
 
 
 def _seeded(config: RunConfig, seed: int) -> RunConfig:
-    return replace(config, batch=replace(config.batch, seed=seed), train=replace(config.train, seed=seed))
+    return replace(config, train=replace(config.train, seed=seed))
 
 
 def _open_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
@@ -223,7 +224,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         clicks=outcome.progress.clicks,
         minutes=outcome.progress.seconds / 60,
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
-        precision=run.facts["precision"]["name"],
+        precision=run.facts.precision.name if run.facts.precision else "",
         curve=load_curve(run.path),
         best_clicks=max(looks, key=lambda look: look.auc).clicks if looks else outcome.progress.clicks,
     )

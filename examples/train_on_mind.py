@@ -25,6 +25,7 @@ def main() -> None:
     options = parser.parse_args()
     store, run = options.out / "store", options.out / "run"
 
+    prepare_config = speedyfeed.PrepareConfig(encoder=options.encoder)
     default = speedyfeed.recipe("speed-mini")
     config = replace(
         default,
@@ -32,7 +33,9 @@ def main() -> None:
         train=replace(default.train, minutes=options.minutes),
     )
     with progress_bars() as progress:
-        speedyfeed.prepare(options.logs, store, speedyfeed.PrepareConfig(encoder=options.encoder), progress=progress)
+        speedyfeed.prepare(
+            options.logs, store, speedyfeed.PrepareConfig(encoder=options.encoder), progress=progress
+        )
         speedyfeed.train(store, run, config, progress=progress)
         report = speedyfeed.evaluate(run, progress=progress)
     for name, found in report.overall.metrics.items():

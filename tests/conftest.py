@@ -125,7 +125,7 @@ def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Ne
     impression, _, when, _, shown = lines[1].split("\t")
     lines[1] = "\t".join([impression, "NEWREADER", when, "", shown])
     behaviors.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    encoder = f"--news.encoder={tiny_encoder}"
+    encoder = f"--encoder={tiny_encoder}"
     for command in (
         ["prepare", room.logs, room.titles, "--refine", "none", "--fields", "title"],
         ["prepare", room.logs, room.refined],

@@ -48,7 +48,13 @@ def test_own_reader(tmp_path):
         folder = tmp_path / "logs" / split
         folder.mkdir(parents=True)
         articles = [{"id": f"a{number}", "headline": f"Story number {number}"} for number in range(4)]
-        view = {"visitor": "v1", "at": "2026-11-16T08:00:00", "opened": ["a1"], "ignored": ["a2"], "before": ["a0"]}
+        view = {
+            "visitor": "v1",
+            "at": "2026-11-16T08:00:00",
+            "opened": ["a1"],
+            "ignored": ["a2"],
+            "before": ["a0"],
+        }
         (folder / "articles.jsonl").write_text("\n".join(map(json.dumps, articles)))
         (folder / "views.jsonl").write_text(json.dumps(view))
     assert run_example("own_reader.py", tmp_path / "logs", tmp_path / "store") == "4 articles, splits train, dev\n"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
@@ -13,6 +14,7 @@ from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, re
 from speedyfeed.serving.feed import Query, open_feed
 from speedyfeed.serving.micro_batcher import MicroBatcher
 from speedyfeed.synthetic import SynthConfig, synthesize
+from speedyfeed.training.config import RunConfig
 
 SMALL = [
     *("--news.dim", "16", "--words.width", "8", "--words.heads", "4", "--words.category-width", "4"),
@@ -103,7 +105,7 @@ def test_npa_is_refused_in_the_fast_workflow_with_one_line(store, tmp_path, caps
 
 def test_a_language_model_trains_conventionally_click_by_click(store, tiny_encoder, tmp_path, capsys):
     run = tmp_path / "run"
-    model = ["--recipe", "plm-conventional", "--news.encoder", str(tiny_encoder), "--news.dim", "16"]
+    model = ["--recipe", "plm-conventional", "--encoder", str(tiny_encoder), "--news.dim", "16"]
     limits = ["--steps", "40", "--precision", "fp32", "--batch.max-clicks", "5", "--validation-impressions", "20"]
     main(["train", str(store.path), str(run), *model, *limits, "--json"])
     progress = json.loads(capsys.readouterr().out)["progress"]
@@ -119,9 +121,9 @@ def test_every_recipe_has_a_conventional_twin():
     for name in RECIPES:
         run = recipe(name)
         slow = conventional(run)
-        assert replace(slow.batch, central=True, autoregressive=True, size=0, mode="packed", gamma=20) == replace(
-            run.batch, central=True, autoregressive=True, size=0, mode="packed", gamma=20
-        )
+        shape = {"central": True, "autoregressive": True, "size": 0, "mode": "packed"}
+        assert replace(slow.batch, **shape) == replace(run.batch, **shape)
+        assert slow.cache == replace(run.cache, gamma=0)
         assert conventional(slow) == slow
         assert in_workflow(run, None) == run
     assert recipe("plm-conventional") == conventional(recipe("speed-mini"))
@@ -129,3 +131,15 @@ def test_every_recipe_has_a_conventional_twin():
     assert recipe("nrms").batch.central is BatchConfig().central is True
     with pytest.raises(InputError, match="no workflow 'slow': choose fast or conventional"):
         in_workflow(recipe("nrms"), "slow")
+
+
+def test_the_class_defaults_are_those_of_the_default_recipe():
+    assert recipe("speed-mini") == RunConfig()
+    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(gamma=20, beta=0.2, draw="news"))
+
+
+@pytest.mark.parametrize("name", ["tiny", "zero-shot", "nrms", "naml", "lstur", "npa"])
+def test_small_recipes_cache_as_in_the_paper(name):
+    run = recipe(name)
+    assert (run.cache.beta, run.cache.draw, run.cache.dtype) == (2e-3, "step", "fp32")
+    assert run.batch.negatives == (1 if name in ("tiny", "zero-shot") else 4)

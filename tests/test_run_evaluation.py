@@ -221,7 +221,7 @@ def test_runs_on_different_logs_are_not_compared_by_chance(newsroom, tmp_path, c
     behaviors.write_text(behaviors.read_text("utf-8").replace("-1\n", "-0\n"), encoding="utf-8")
     encoder = json.loads((newsroom.zero / "run.json").read_text())["config"]["news"]["encoder"]
     said(capsys, "prepare", other, tmp_path / "store", "--refine", "none", "--fields", "title")
-    train = ("train", tmp_path / "store", tmp_path / "run", "--recipe", "zero-shot", "--news.encoder", encoder)
+    train = ("train", tmp_path / "store", tmp_path / "run", "--recipe", "zero-shot", "--encoder", encoder)
     said(capsys, *train)
     assert "stores of different logs" in mistake(capsys, "compare", newsroom.zero, tmp_path / "run")
 

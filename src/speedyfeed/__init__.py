@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from speedyfeed.retrieval.hnsw import HnswIndex
     from speedyfeed.retrieval.index import ExactIndex
     from speedyfeed.synthetic.newsroom import SynthConfig
-    from speedyfeed.training.run_folder import RunConfig
+    from speedyfeed.training.config import RunConfig
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ _HOMES = {
     "Recommendation": "pretrained",
     "Recommender": "pretrained",
     "Report": "evaluation.evaluate",
-    "RunConfig": "training.run_folder",
+    "RunConfig": "training.config",
     "SynthConfig": "synthetic.newsroom",
     "evaluate": "api",
     "open_store": "api",

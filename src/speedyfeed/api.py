@@ -19,7 +19,8 @@ from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
 from speedyfeed.training.loop import Outcome
-from speedyfeed.training.run_folder import RunConfig, is_run_of, open_run, start_run
+from speedyfeed.training.config import RunConfig
+from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
 
 def synthesize(

@@ -1,26 +1,29 @@
-"""Whole runs by name."""
+"""Recipes: settings of whole runs by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.errors import InputError
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
+from speedyfeed.training.config import RunConfig, TrainConfig
 from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.run_folder import RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
-"""Clicks per update of the conventional workflow, as Microsoft Recommenders has it."""
+"""Clicks per update of the conventional workflow, as in Microsoft Recommenders."""
+PAPER_CACHE = CacheConfig(beta=2e-3, draw="step")
+"""Cache schedule of the paper: one lookup draw per step, and a lookup rate that grows slowly."""
 
 
 def speed_mini() -> RunConfig:
-    """MiniLM trained end to end, as Speed-Mini in the paper."""
-    return RunConfig(batch=BatchConfig(negatives=4, cache_draw="news", beta=0.2))
+    """MiniLM trained end to end with all accelerations, as Speed-Mini in the paper; the default."""
+    return RunConfig()
 
 
 def speed_unilm() -> RunConfig:
-    """A full UniLMv2 trained end to end; give its checkpoint with --news.encoder unilm:PATH."""
+    """UniLMv2 trained end to end; give its checkpoint with --encoder unilm:PATH."""
     return replace(
         speed_mini(),
         news=NewsEncoderConfig(encoder="unilm:unilm2-base"),
@@ -29,38 +32,41 @@ def speed_unilm() -> RunConfig:
 
 
 def speed_half() -> RunConfig:
-    """Half the layers and half the width of the encoder, weights inherited."""
+    """MiniLM with half the layers and half the width, initialized from the full model."""
     return replace(speed_mini(), news=NewsEncoderConfig(encoder="half:minilm"))
 
 
 def speed_last() -> RunConfig:
-    """Only the last layer of the encoder trains; what lies below is encoded once per news."""
+    """MiniLM of which the last layer alone is trained; the layers below run once per article."""
     return replace(speed_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
 def zero_shot() -> RunConfig:
-    """The pretrained encoder untouched: tokens and clicks averaged, embeddings of length one, not a step taken.
+    """Untrained MiniLM, the baseline of training: means of tokens and of clicks, embeddings of unit norm.
 
-    What training must beat. Meant for a store of plain titles: prepare --refine none --fields title.
+    Meant for a store of plain titles: prepare --refine none --fields title.
     """
     return RunConfig(
         news=NewsEncoderConfig(dim=0, categories=False),
+        batch=BatchConfig(negatives=1),
+        cache=PAPER_CACHE,
         train=TrainConfig(steps=0, precision="fp32", validations=0),
     )
 
 
 def tiny() -> RunConfig:
-    """Small steps of a narrow model, for trying things out."""
+    """Small batches and a narrow embedding of MiniLM, for trying things out."""
     return replace(
         speed_mini(),
         news=NewsEncoderConfig(dim=32),
-        batch=BatchConfig(token_budget=512, max_clicks=20),
+        batch=BatchConfig(token_budget=512, max_clicks=20, negatives=1),
+        cache=PAPER_CACHE,
         train=TrainConfig(epochs=1, precision="fp32", validations=4, validation_impressions=100),
     )
 
 
 def plm_conventional() -> RunConfig:
-    """MiniLM trained end to end without any acceleration: the other side of Speed-Mini."""
+    """MiniLM trained end to end without any acceleration, to compare speed-mini with."""
     return conventional(speed_mini())
 
 
@@ -70,38 +76,39 @@ def nrms() -> RunConfig:
 
 
 def naml() -> RunConfig:
-    """Title, abstract, body and categories read by convolutions and weighed by attention (Wu et al., 2019)."""
+    """Convolutions over title, abstract and body, and attention over these views (Wu et al., 2019)."""
     return _from_words("naml", UserConfig(name="additive"))
 
 
 def lstur() -> RunConfig:
-    """Words and categories; a GRU over clicks that starts from what is known of the user (An et al., 2019)."""
+    """Words and categories, and a GRU over clicks that starts from the user embedding (An et al., 2019)."""
     return _from_words("lstur", UserConfig(name="lstur-ini"))
 
 
 def npa() -> RunConfig:
-    """Words and clicks weighed by what each user asks of them (Wu et al., 2019); conventional only."""
+    """Attention over words and clicks with a query of each user (Wu et al., 2019); conventional only."""
     return conventional(_from_words("npa", UserConfig(name="npa", id_dropout=0.1), temperature=0.1))
 
 
 def conventional(run: RunConfig) -> RunConfig:
-    """The same without any acceleration: an instance a click, everything padded, nothing shared or reused.
+    """Conventional twin of a run, without any acceleration: one click per instance, padding, no sharing, no cache.
 
-    Histories are padded or cut to 100 news and every news to the longest text, as one sequence. A language model
-    takes the clicks of an update one by one: all at once would take 80 GB.
+    Histories are padded or cut to 100 articles, and articles to the longest text, as one sequence. A language
+    model takes the clicks of an update one by one: all at once would take 80 GB.
     """
     size = CONVENTIONAL_SIZE if run.recommender.uses_words else 1
     return replace(
         run,
         news=replace(run.news, segments=False),
         loss=replace(run.loss, in_batch=0.0),
-        batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded", gamma=0),
+        batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded"),
+        cache=replace(run.cache, gamma=0),
         train=replace(run.train, accumulate=CONVENTIONAL_SIZE // size),
     )
 
 
 def fast(run: RunConfig) -> RunConfig:
-    """The same with all accelerations at their defaults."""
+    """Fast twin of a run, with all accelerations at their defaults."""
     usual = BatchConfig()
     return replace(
         run,
@@ -112,14 +119,14 @@ def fast(run: RunConfig) -> RunConfig:
             autoregressive=usual.autoregressive,
             size=usual.size,
             mode=usual.mode,
-            gamma=usual.gamma,
         ),
+        cache=replace(run.cache, gamma=CacheConfig().gamma),
         train=replace(run.train, accumulate=TrainConfig().accumulate),
     )
 
 
 def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
-    """The run in the workflow of that name; as it is for none."""
+    """Run in the workflow of that name; unchanged for None."""
     if name is None:
         return run
     if name not in WORKFLOWS:
@@ -128,16 +135,14 @@ def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
 
 
 def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> RunConfig:
-    """A small encoder that learns from nothing, in the fast workflow.
-
-    Four negatives a click, as Microsoft Recommenders has it.
-    """
+    """Word encoder trained from scratch in the fast workflow, with four negatives as in Microsoft Recommenders."""
     return replace(
         speed_mini(),
         news=NewsEncoderConfig(encoder=encoder, normalize=False),
         user=user,
         loss=LossConfig(fallback_negatives_weight=0.0, temperature=temperature),
         batch=BatchConfig(token_budget=2048, negatives=4),
+        cache=PAPER_CACHE,
         train=TrainConfig(lr=1e-3, precision="fp32"),
     )
 
@@ -160,7 +165,7 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
 
 
 def recipe(name: str) -> RunConfig:
-    """The run called `name`."""
+    """Settings of the recipe called `name`."""
     if name not in RECIPES:
         raise InputError(f"no recipe {name!r}: choose {', '.join(RECIPES)}")
     return RECIPES[name]()

@@ -237,8 +237,8 @@ def _training_store(path: Path) -> Store | None:
     """The store that a run was trained on; None if it is missing or has changed."""
     try:
         run: RunFolder = open_run(path)
-        store_path = Path(run.facts["store"]["path"])
-        return open_store(store_path) if fingerprint(store_path) == run.facts["store"]["fingerprint"] else None
+        store_path = Path(run.facts.store.path)
+        return open_store(store_path) if fingerprint(store_path) == run.facts.store.fingerprint else None
     except InputError:
         return None
 

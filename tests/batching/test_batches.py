@@ -11,13 +11,13 @@ from small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
 
 from speedyfeed.batching import batches as module
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
-from speedyfeed.batching.cache_plan import new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import NewsTokens, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 
-ALWAYS = 1e9  # beta: from step 1 on every random_bits is in favour
+ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
 EPOCHS = 2
 
 configs = st.builds(
@@ -28,25 +28,32 @@ configs = st.builds(
     max_clicks_per_batch=st.integers(5, 40),
     mode=st.sampled_from(["packed", "padded"]),
     num_buckets=st.integers(1, 4),
+)
+plans = st.builds(
+    CachePlan,
     gamma=st.integers(0, 6),
     beta=st.sampled_from([0.0, 0.1, ALWAYS]),
-    cache_draw=st.sampled_from(["step", "news"]),
+    draw=st.sampled_from(["step", "news"]),
     seed=st.integers(0, 3),
 )
+NO_CACHE = CacheConfig(gamma=0).plan(0)
 
 
-def sampler_of(log: Timelines, config: BatchConfig) -> Sampler:
-    return Sampler(
-        log, num_news=NUM_NEWS, max_clicks=config.max_clicks, negatives=config.negatives, seed=config.seed
-    )
+def sampler_of(log: Timelines, config: BatchConfig, seed: int) -> Sampler:
+    return Sampler(log, num_news=NUM_NEWS, max_clicks=config.max_clicks, negatives=config.negatives, seed=seed)
 
 
 def batches_of(
-    log: Timelines, tokens: np.ndarray, config: BatchConfig, start: Position | None = None, stamps: Any = None
+    log: Timelines,
+    tokens: np.ndarray,
+    config: BatchConfig,
+    plan: CachePlan,
+    start: Position | None = None,
+    stamps: Any = None,
 ) -> list[Batch]:
     """All batches of some epochs."""
     stamps = new_stamps(NUM_NEWS) if stamps is None else stamps
-    batcher = Batcher(sampler_of(log, config), tokens, config, start or Position(), stamps)
+    batcher = Batcher(sampler_of(log, config, plan.seed), tokens, config, plan, start or Position(), stamps)
     return list(takewhile(lambda batch: batch.epoch < EPOCHS, batcher))
 
 
@@ -81,8 +88,9 @@ class Waiting:
 class SlowBatcher:
     """Users one by one into buckets, all counts from scratch; yields users, encoded and read news of each step."""
 
-    def __init__(self, log: Timelines, tokens: np.ndarray, config: BatchConfig) -> None:
-        self.sampler = sampler_of(log, config)
+    def __init__(self, log: Timelines, tokens: np.ndarray, config: BatchConfig, plan: CachePlan) -> None:
+        self.sampler = sampler_of(log, config, plan.seed)
+        self.plan = plan
         self.tokens = tokens.tolist()
         self.config = config
         self.written: dict[int, int] = {}
@@ -100,11 +108,11 @@ class SlowBatcher:
         return max(self.tokens[news] for row in instance.candidates for news in row)
 
     def is_cache_hit(self, news: int) -> bool:
-        if news not in self.written or self.step - self.written[news] > self.config.gamma:
+        if news not in self.written or self.step - self.written[news] > self.plan.gamma:
             return False
-        place = news if self.config.cache_draw == "news" else 0
-        fraction = to_uniform(random_bits(self.config.seed, Stream.CACHE, self.step, np.array([place])))
-        return bool(fraction < 1 - np.exp(-self.config.beta * self.step))
+        place = news if self.plan.draw == "news" else 0
+        fraction = to_uniform(random_bits(self.plan.seed, Stream.CACHE, self.step, np.array([place])))
+        return bool(fraction < 1 - np.exp(-self.plan.beta * self.step))
 
     def num_tokens(self, encoded: set[int]) -> int:
         tokens = [self.tokens[news] for news in encoded]
@@ -150,20 +158,20 @@ class SlowBatcher:
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, config):
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, config, plan):
     fast = [
         (batch.users_B.tolist(), set(batch.encode_E.tolist()), set(batch.cached_R.tolist()))
-        for batch in batches_of(log, tokens, config)
+        for batch in batches_of(log, tokens, config, plan)
     ]
-    assert fast == list(SlowBatcher(log, tokens, config))
+    assert fast == list(SlowBatcher(log, tokens, config, plan))
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_negatives(log, tokens, config):
-    sampler = sampler_of(log, config)
-    batches = batches_of(log, tokens, config)
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_negatives(log, tokens, config, plan):
+    sampler = sampler_of(log, config, plan.seed)
+    batches = batches_of(log, tokens, config, plan)
     for epoch in range(EPOCHS):
         users = [user for batch in batches if batch.epoch == epoch for user in batch.users_B.tolist()]
         assert sorted(users) == np.flatnonzero(log.clicks.lengths).tolist()
@@ -184,11 +192,11 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config):
-    order = [sampler_of(log, config).order(epoch) for epoch in range(EPOCHS)]
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config, plan):
+    order = [sampler_of(log, config, plan.seed).order(epoch) for epoch in range(EPOCHS)]
     trained: list[list[int]] = [[] for _ in range(EPOCHS)]
-    for batch in batches_of(log, tokens, config):
+    for batch in batches_of(log, tokens, config, plan):
         trained[batch.epoch] += batch.users_B.tolist()
         waiting = order[batch.epoch][batch.after.waiting].tolist()
         assert sorted(trained[batch.epoch] + waiting) == sorted(order[batch.epoch][: batch.after.cursor])
@@ -196,55 +204,55 @@ def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config):
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, tokens, config):
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, tokens, config, plan):
     written: dict[int, int] = {}
-    for step, batch in enumerate(batches_of(log, tokens, config)):
+    for step, batch in enumerate(batches_of(log, tokens, config, plan)):
         encode, read = batch.encode_E.tolist(), batch.cached_R.tolist()
         assert batch.step == step
         assert encode == sorted(set(encode))
         assert read == sorted(set(read))
         assert sorted(encode + read) == sorted({*batch.history_BL.flat, *batch.negatives_BLN.flat} - {0})
-        assert all(written[news] < step <= written[news] + config.gamma for news in read)
+        assert all(written[news] < step <= written[news] + plan.gamma for news in read)
         written |= dict.fromkeys(encode, step)
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs, data=st.data())
-def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, data):
-    batches = batches_of(log, tokens, config)
-    stop = data.random_bits(st.integers(1, len(batches)))
+@given(log=logs(), tokens=lengths, config=configs, plan=plans, data=st.data())
+def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, plan, data):
+    batches = batches_of(log, tokens, config, plan)
+    stop = data.draw(st.integers(1, len(batches)))
     stamps = new_stamps(NUM_NEWS)
     for batch in batches[:stop]:
         stamps[batch.encode_E] = batch.step
-    rest = batches_of(log, tokens, config, batches[stop - 1].after, stamps)
+    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps)
     assert [contents(batch) for batch in rest] == [contents(batch) for batch in batches[stop:]]
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs, block=st.integers(1, 5))
-def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens, config, block):
-    whole = [contents(batch) for batch in batches_of(log, tokens, config)]
+@given(log=logs(), tokens=lengths, config=configs, plan=plans, block=st.integers(1, 5))
+def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens, config, plan, block):
+    whole = [contents(batch) for batch in batches_of(log, tokens, config, plan)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BLOCK_USERS", block)
         patch.setattr(module, "FIRST_CHUNK", block)
-        assert [contents(batch) for batch in batches_of(log, tokens, config)] == whole
+        assert [contents(batch) for batch in batches_of(log, tokens, config, plan)] == whole
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_gamma_zero_plans_the_same_batches_as_a_cache_that_never_answers(log, tokens, config):
-    without = batches_of(log, tokens, replace(config, gamma=0))
-    never = batches_of(log, tokens, replace(config, gamma=5, beta=0.0))
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_gamma_zero_plans_the_same_batches_as_a_cache_that_never_answers(log, tokens, config, plan):
+    without = batches_of(log, tokens, config, replace(plan, gamma=0))
+    never = batches_of(log, tokens, config, replace(plan, gamma=5, beta=0.0))
     assert not any(len(batch.cached_R) for batch in without)
     assert [contents(batch) for batch in without] == [contents(batch) for batch in never]
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs)
-def test_a_batch_exceeds_the_budget_by_its_last_user_at_most_and_never_the_cap(log, tokens, config):
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_a_batch_exceeds_the_budget_by_its_last_user_at_most_and_never_the_cap(log, tokens, config, plan):
     config = replace(config, mode="packed")
-    for batch in batches_of(log, tokens, config):
+    for batch in batches_of(log, tokens, config, plan):
         assert batch.history_BL.size <= config.max_clicks_per_batch
         others = {*batch.history_BL[:-1].flat, *batch.negatives_BLN[:-1].flat} & set(batch.encode_E.tolist())
         assert sum(tokens[list(others)]) < config.token_budget
@@ -256,8 +264,9 @@ def test_users_whose_news_are_all_cached_are_still_trained_on():
     # Every user clicked the same two news: after step 0 nothing is left to encode for 20 steps.
     log = timelines([[(1, NO_POOL), (2, NO_POOL)]] * 50, [])
     tokens = np.full(NUM_NEWS + 1, 4)
-    config = BatchConfig(token_budget=8, max_clicks=5, max_clicks_per_batch=10, gamma=20, beta=ALWAYS)
-    batches = [batch for batch in batches_of(log, tokens, config) if batch.epoch == 0]
+    config = BatchConfig(token_budget=8, max_clicks=5, negatives=1, max_clicks_per_batch=10)
+    plan = CachePlan(gamma=20, beta=ALWAYS, draw="step", seed=0)
+    batches = [batch for batch in batches_of(log, tokens, config, plan) if batch.epoch == 0]
     assert [len(batch.encode_E) for batch in batches] == [2] + [0] * 10
     assert [len(batch.users_B) for batch in batches] == [1] + [5] * 9 + [4]
     assert sorted(user for batch in batches for user in batch.users_B) == list(range(50))
@@ -268,9 +277,10 @@ def test_a_warm_cache_makes_batches_larger_up_to_the_cap_on_clicks():
     rng = np.random.default_rng(0)
     log = timelines([[(int(news), NO_POOL) for news in rng.integers(1, 13, 4)] for _ in range(400)], [])
     tokens = np.full(NUM_NEWS + 1, 5)
-    config = BatchConfig(token_budget=30, max_clicks_per_batch=100, gamma=3)
+    config = BatchConfig(token_budget=30, negatives=1, max_clicks_per_batch=100)
+    plan = CachePlan(gamma=3, beta=0.0, draw="step", seed=0)
     users = {
-        beta: max(len(batch.users_B) for batch in batches_of(log, tokens, replace(config, beta=beta)))
+        beta: max(len(batch.users_B) for batch in batches_of(log, tokens, config, replace(plan, beta=beta)))
         for beta in (0.0, ALWAYS)
     }
     assert users[0.0] < 10
@@ -280,8 +290,10 @@ def test_a_warm_cache_makes_batches_larger_up_to_the_cap_on_clicks():
 def test_padded_batches_count_every_news_as_long_as_the_longest_to_be_encoded():
     log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
     tokens = np.array([0, 32, 48, 36, 4, *[0] * 8])
-    config = BatchConfig(mode="padded", num_buckets=1, token_budget=4 * 48)
-    (batch,) = islice(Batcher(sampler_of(log, config), tokens, config, Position(), new_stamps(NUM_NEWS)), 1)
+    config, plan = BatchConfig(mode="padded", num_buckets=1, negatives=1, token_budget=4 * 48), NO_CACHE
+    (batch,) = islice(
+        Batcher(sampler_of(log, config, plan.seed), tokens, config, plan, Position(), new_stamps(NUM_NEWS)), 1
+    )
     assert batch.encode_E.tolist() == [1, 2, 3, 4]
     assert batch.num_tokens == 32 + 48 + 36 + 4
     assert batch.num_padded_tokens == 4 * 48
@@ -294,17 +306,17 @@ def test_more_buckets_pad_less():
     log = timelines([[(int(news), NO_POOL) for news in rng.integers(1, 13, 1)] for _ in range(600)], [])
     shares = {}
     for num_buckets in (1, 2, 4):
-        config = BatchConfig(mode="padded", num_buckets=num_buckets, token_budget=300, gamma=0)
-        batches = batches_of(log, tokens, config)
+        config = BatchConfig(mode="padded", num_buckets=num_buckets, negatives=1, token_budget=300)
+        batches = batches_of(log, tokens, config, NO_CACHE)
         shares[num_buckets] = sum(b.num_tokens for b in batches) / sum(b.num_padded_tokens for b in batches)
     assert shares[1] < shares[2] < shares[4] < 1
 
 
 def test_the_order_of_users_and_their_negatives_change_with_the_epoch():
     log = timelines([[(1 + user % 12, NO_POOL), (1 + user % 5, NO_POOL)] for user in range(40)], [])
-    config = BatchConfig(token_budget=10_000)
+    config, plan = BatchConfig(token_budget=10_000, negatives=1), NO_CACHE
     tokens = np.full(NUM_NEWS + 1, 5)
-    first, second = batches_of(log, tokens, config)
+    first, second = batches_of(log, tokens, config, plan)
     assert first.users_B.tolist() != second.users_B.tolist()
     by_user = [batch.negatives_BLN[np.argsort(batch.users_B)].tolist() for batch in (first, second)]
     assert by_user[0] != by_user[1]
@@ -325,11 +337,7 @@ def test_tokens_of_a_news_are_those_of_all_its_segments():
         ({"token_budget": 0}, "token_budget 0"),
         ({"prefetch": 0}, "prefetch 0"),
         ({"max_clicks": 50, "max_clicks_per_batch": 49}, "at least max_clicks, 50"),
-        ({"gamma": -1}, "gamma -1"),
-        ({"beta": float("nan")}, "beta nan"),
-        ({"seed": -1}, "seed -1"),
         ({"mode": "ragged"}, "mode ragged: expected packed or padded"),
-        ({"cache_draw": "never"}, "cache_draw never: expected step or news"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong, message):
@@ -338,18 +346,22 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
 
 
 @few
-@given(log=logs(), tokens=lengths, config=configs, size=st.integers(1, 7), autoregressive=st.booleans())
-def test_batches_of_a_fixed_size_have_a_fixed_shape_and_every_instance(log, tokens, config, size, autoregressive):
+@given(
+    log=logs(), tokens=lengths, config=configs, plan=plans, size=st.integers(1, 7), autoregressive=st.booleans()
+)
+def test_batches_of_a_fixed_size_have_a_fixed_shape_and_every_instance(
+    log, tokens, config, plan, size, autoregressive
+):
     config = replace(config, size=size, autoregressive=autoregressive, max_clicks_per_batch=40)
     sampler = Sampler(
         log,
         num_news=NUM_NEWS,
         max_clicks=config.max_clicks,
         negatives=config.negatives,
-        seed=config.seed,
+        seed=plan.seed,
         autoregressive=autoregressive,
     )
-    batcher = Batcher(sampler, tokens, config, Position(), new_stamps(NUM_NEWS))
+    batcher = Batcher(sampler, tokens, config, plan, Position(), new_stamps(NUM_NEWS))
     for epoch in range(EPOCHS):
         made = list(islice(batcher_of_epoch(batcher), -(-sampler.num_instances // size)))
         assert {batch.epoch for batch in made} == {epoch}
@@ -388,14 +400,14 @@ def test_padding_everywhere_counts_against_data_efficiency() -> None:
     """Two users with two and one clicks, six tokens a news but one of three; two negatives of six."""
     log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
     tokens = np.array([0, 6, 6, 3, 6, *[0] * 8])
-    shared = {"token_budget": 999, "max_clicks": 4, "gamma": 0}
+    shared = {"token_budget": 999, "max_clicks": 4, "negatives": 1}
 
     def batch(**settings: Any) -> Batch:
         config = BatchConfig(**shared, **settings)
         sampler = Sampler(
             log, num_news=NUM_NEWS, max_clicks=4, negatives=1, seed=0, autoregressive=config.autoregressive
         )
-        return next(iter(Batcher(sampler, tokens, config, Position(), new_stamps(NUM_NEWS))))
+        return next(iter(Batcher(sampler, tokens, config, NO_CACHE, Position(), new_stamps(NUM_NEWS))))
 
     fast = batch()
     assert (fast.num_tokens, fast.num_padded_tokens) == (21, 21)

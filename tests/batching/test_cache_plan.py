@@ -6,17 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import few
 
-from speedyfeed.batching.cache_plan import CachePlan, new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
+from speedyfeed.errors import InputError
 
 NUM_NEWS = 9
-ALWAYS = 1e9  # beta: from step 1 on every random_bits is in favour
+ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
 
 merged_sets = st.lists(st.sets(st.integers(1, NUM_NEWS), max_size=6), min_size=1, max_size=40)
 plans = st.builds(
     CachePlan,
     gamma=st.integers(0, 8),
     beta=st.sampled_from([0.0, 2e-3, 0.1, ALWAYS]),
-    random_bits=st.sampled_from(["step", "news"]),
+    draw=st.sampled_from(["step", "news"]),
     seed=st.integers(0, 3),
 )
 
@@ -35,7 +36,7 @@ def follow(plan: CachePlan, steps: list[set[int]]) -> list[tuple[set[int], set[i
 
 def test_expired_rows_are_encoded_again():
     a, b, c = 1, 2, 3
-    plan = CachePlan(gamma=1, beta=ALWAYS, random_bits="step", seed=0)
+    plan = CachePlan(gamma=1, beta=ALWAYS, draw="step", seed=0)
     assert follow(plan, [{a, b}, {a, c}, {a, c}, {a}]) == [
         (set(), {a, b}),
         ({a}, {c}),
@@ -61,9 +62,7 @@ def test_reads_are_of_rows_written_before_and_not_longer_than_gamma_ago(plan, st
 @given(steps=merged_sets, gamma=st.integers(1, 8))
 def test_everything_fresh_is_read_once_the_rate_is_one(steps, gamma):
     written: dict[int, int] = {}
-    for step, (read, encode) in enumerate(
-        follow(CachePlan(gamma=gamma, beta=ALWAYS, random_bits="news", seed=0), steps)
-    ):
+    for step, (read, encode) in enumerate(follow(CachePlan(gamma=gamma, beta=ALWAYS, draw="news", seed=0), steps)):
         assert read == {news for news in steps[step] if step - written.get(news, -gamma - 1) <= gamma}
         written |= dict.fromkeys(encode, step)
 
@@ -71,9 +70,7 @@ def test_everything_fresh_is_read_once_the_rate_is_one(steps, gamma):
 @few
 @given(steps=merged_sets)
 def test_gamma_zero_is_no_cache(steps):
-    assert follow(CachePlan(gamma=0, beta=ALWAYS, random_bits="step", seed=0), steps) == [
-        (set(), news) for news in steps
-    ]
+    assert follow(CachePlan(gamma=0, beta=ALWAYS, draw="step", seed=0), steps) == [(set(), news) for news in steps]
 
 
 @few
@@ -83,15 +80,15 @@ def test_the_same_seed_gives_the_same_plan(plan, steps):
 
 
 def test_the_lookup_rate_grows_from_zero_to_one():
-    plan = CachePlan(gamma=20, beta=2e-3, random_bits="step", seed=0)
+    plan = CachePlan(gamma=20, beta=2e-3, draw="step", seed=0)
     assert plan.lookup_rate(0) == 0
     assert plan.lookup_rate(500) == pytest.approx(1 - math.exp(-1))
     assert plan.lookup_rate(100_000) == 1
 
 
-@pytest.mark.parametrize("random_bits", ["step", "news"])
-def test_fresh_rows_are_read_at_the_lookup_rate(random_bits):
-    plan = CachePlan(gamma=10_000, beta=2e-3, random_bits=random_bits, seed=0)
+@pytest.mark.parametrize("draw", ["step", "news"])
+def test_fresh_rows_are_read_at_the_lookup_rate(draw):
+    plan = CachePlan(gamma=10_000, beta=2e-3, draw=draw, seed=0)
     news = np.arange(1, 51, dtype=np.int32)
     stamps = np.zeros(51, np.int32)
     shares = np.array([plan.is_cache_hit(news, stamps, step).mean() for step in range(2_000)])
@@ -99,4 +96,18 @@ def test_fresh_rows_are_read_at_the_lookup_rate(random_bits):
     for part in np.split(np.arange(2_000), 4):
         assert shares[part].mean() == pytest.approx(expected[part].mean(), abs=0.05)
     # Algorithm 2 decides for all news of a step at once, Algorithm 1 for each.
-    assert np.isin(shares, [0, 1]).all() == (random_bits == "step")
+    assert np.isin(shares, [0, 1]).all() == (draw == "step")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"gamma": -1}, "gamma -1"),
+        ({"beta": float("nan")}, "beta nan"),
+        ({"draw": "never"}, "draw never: expected news or step"),
+        ({"dtype": "int8"}, "dtype int8: expected fp32 or bf16"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        CacheConfig(**wrong)

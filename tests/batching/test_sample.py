@@ -70,10 +70,10 @@ def test_negatives_are_what_the_pool_of_the_click_allows(log, max_clicks, negati
 @few
 @given(log=logs(), negatives=st.integers(1, 3), data=st.data())
 def test_a_user_gets_the_same_in_any_block_and_order(log, negatives, data):
-    draws = sampler(log, negatives=negatives, seed=data.random_bits(st.integers(0, 5)))
+    draws = sampler(log, negatives=negatives, seed=data.draw(st.integers(0, 5)))
     everyone = np.sort(draws.order(0))
     together = draws.sample(everyone, 1)
-    rows = np.array(data.random_bits(st.permutations(range(len(everyone)))))
+    rows = np.array(data.draw(st.permutations(range(len(everyone)))))
     others = draws.sample(everyone[rows], 1)
     for place, row in enumerate(rows):
         assert others.candidates[place].tolist() == together.candidates[int(row)].tolist()
@@ -133,7 +133,7 @@ def test_a_click_is_no_negative_of_itself_where_its_reader_skipped_it_first():
 
 
 def test_a_log_with_one_news_is_refused():
-    with pytest.raises(InputError, match="one news only"):
+    with pytest.raises(InputError, match="one article only"):
         sampler(timelines([[(4, NO_POOL)]], [])).sample(np.array([0]), 0)
 
 

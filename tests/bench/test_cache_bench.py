@@ -79,10 +79,10 @@ def test_gamma_0_must_be_there(config):
 def test_a_row_drifts_when_the_weights_move(is_moved, store, tiny_encoder, tmp_path):
     run = recipe("tiny")
     run = replace(run, news=replace(run.news, encoder=str(tiny_encoder)))
-    run = replace(run, batch=replace(run.batch, gamma=8, beta=10.0))
+    run = replace(run, cache=replace(run.cache, gamma=8, beta=10.0))
     trainer = Trainer(start_run(tmp_path / "run", run, store), store)
     trainer.model.eval()
-    with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch) as loader:
+    with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch, run.cache, seed=run.train.seed) as loader:
         for batch in loader:
             if batch.step == 5:
                 break
@@ -122,8 +122,8 @@ def test_the_ablation_leaves_each_technique_out(store, logs, tiny_encoder, tmp_p
     assert [row for row in whole.rows if row.name != "without-refinement"] == figures.rows
     runs = {row.name: open_run(trial_path(tmp_path, row.name, 0)) for row in whole.rows}
     assert [name for name, run in runs.items() if not run.config.news.bus] == ["without-bus"]
-    assert [name for name, run in runs.items() if not run.config.batch.gamma] == ["without-cache"]
-    refined = [name for name, run in runs.items() if run.facts["text"]["settings"]["refine"] != "none"]
+    assert [name for name, run in runs.items() if not run.config.cache.gamma] == ["without-cache"]
+    refined = [name for name, run in runs.items() if run.facts.text["settings"]["refine"] != "none"]
     assert refined == ["without-bus", "without-cache", "default"]
     assert whole.rows[-1].difference.mean == 0
     json.dumps(asdict(whole), allow_nan=False)

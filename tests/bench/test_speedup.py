@@ -23,7 +23,7 @@ def runs(tiny_encoder):
 
 
 def planned(store, run, num_samples=3):
-    return plan(store, run.batch, news_lengths(store.news), most_batches=None, num_samples=num_samples)
+    return plan(store, run, news_lengths(store.news), most_batches=None, num_samples=num_samples)
 
 
 def test_the_first_variant_is_conventional_and_the_last_is_ours(runs):

@@ -22,7 +22,9 @@ def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, t
     moments = iter(range(10**6))
     monkeypatch.setattr("benchmarks.step.now", lambda: float(next(moments)))
     watch = Stopwatch(timed)
-    with Loader(store.train, news_lengths(store.news), timed.config.batch) as loader:
+    with Loader(
+        store.train, news_lengths(store.news), timed.config.batch, timed.config.cache, seed=timed.config.train.seed
+    ) as loader:
         batches = [next(loader) for _ in range(3)]
     for batch in batches:
         torch.manual_seed(batch.step)

@@ -110,7 +110,7 @@ def test_a_cache_of_other_settings_is_refused() -> None:
         NewsCache(num_news=5, width=2, dtype="bf16").load(exported)
     with pytest.raises(InputError, match="expected 3 x"):
         NewsCache(num_news=5, width=3).load(exported)
-    with pytest.raises(InputError, match="knows news 4, expected at most 3"):
+    with pytest.raises(InputError, match="has article 4, expected at most 3"):
         NewsCache(num_news=3, width=2).load(exported)
-    with pytest.raises(InputError, match="no cache type 'fp8': choose fp32 or bf16"):
+    with pytest.raises(InputError, match="no cache dtype 'fp8': choose fp32 or bf16"):
         NewsCache(num_news=5, width=2, dtype="fp8")

@@ -24,7 +24,7 @@ class WordSum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.EmbeddingBag(20, WIDTH, mode="sum", include_last_offset=True)
-        self.project = nn.Linear(WIDTH, DIM)
+        self.projection = nn.Linear(WIDTH, DIM)
         self.num_encoded = 0
 
     def forward(self, news: PackedNews) -> Tensor:
@@ -38,7 +38,7 @@ class WordSum(nn.Module):
 
     def project(self, news_MH: Tensor, categories_M: Tensor | None = None) -> Tensor:
         assert categories_M is None
-        embeddings: Tensor = self.project(news_MH)
+        embeddings: Tensor = self.projection(news_MH)
         return embeddings
 
 
@@ -168,7 +168,9 @@ def test_cached_rows_carry_no_gradient_to_the_text_but_teach_the_last_layer() ->
     assert merged.ids_M.tolist() == [0, 1, 2, 3, 4]
     for row, is_encoded in enumerate([False, True, False, False, True]):
         text, layer = torch.autograd.grad(
-            merged.news_MD[row].square().sum(), [encoder.words.weight, encoder.project.weight], retain_graph=True
+            merged.news_MD[row].square().sum(),
+            [encoder.words.weight, encoder.projection.weight],
+            retain_graph=True,
         )
         assert bool(text.any()) is is_encoded
         assert bool(layer.any()) is (row > 0)

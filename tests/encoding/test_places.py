@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_central import NUM_NEWS, WordSum, loss_of, some_cache, some_news
 
 from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged
-from speedyfeed.encoding.in_place import encode_places
+from speedyfeed.encoding.in_place import encode_in_place
 from speedyfeed.models.packed import PackedNews
 
 numbers = st.integers(0, NUM_NEWS)
@@ -40,7 +40,7 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
         encoder, some_news(), some_cache(), encode_E=np.array(sorted(distinct - read), np.int32), **batch
     )
     num_central = encoder.num_encoded
-    places = encode_places(encoder, some_news(), some_cache(), **batch)
+    places = encode_in_place(encoder, some_news(), some_cache(), **batch)
     everywhere = history_BL.size + negatives_BLN.size
     num_cache_hits = np.isin(history_BL, list(read)).sum() + np.isin(negatives_BLN, list(read)).sum()
     assert encoder.num_encoded - num_central == everywhere - num_cache_hits  # padding too
@@ -70,7 +70,7 @@ class Users(WordSum):
 
 def test_every_place_is_read_by_the_reader_of_its_row() -> None:
     encoder = Users()
-    encode_places(
+    encode_in_place(
         encoder,
         some_news(),
         some_cache(),
@@ -84,7 +84,7 @@ def test_every_place_is_read_by_the_reader_of_its_row() -> None:
 
 def test_nothing_is_read_without_a_cache() -> None:
     with pytest.raises(AssertionError, match="there is none"):
-        encode_places(
+        encode_in_place(
             WordSum(),
             some_news(),
             None,

@@ -3,10 +3,11 @@
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
-from speedyfeed.training.run_folder import RunConfig, TrainConfig
+from speedyfeed.training.config import RunConfig, TrainConfig
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,8 @@ def config(tiny_encoder):
     """A run of some seconds."""
     return RunConfig(
         news=NewsEncoderConfig(encoder=str(tiny_encoder), dim=16),
-        batch=BatchConfig(token_budget=1500, max_clicks=30, gamma=5, beta=0.1),
+        batch=BatchConfig(token_budget=1500, max_clicks=30, negatives=1),
+        cache=CacheConfig(gamma=5, beta=0.1, draw="step"),
         train=TrainConfig(
             epochs=1,
             encoder_lr=1e-3,

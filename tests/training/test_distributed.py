@@ -46,7 +46,8 @@ def calm(config, calm_encoder):
     return replace(
         config,
         news=replace(config.news, encoder=str(calm_encoder)),
-        batch=replace(config.batch, token_budget=6000, beta=0.2, cache_draw="news"),
+        batch=replace(config.batch, token_budget=6000),
+        cache=replace(config.cache, beta=0.2, draw="news"),
         train=replace(config.train, encoder_lr=5e-5, lr=1e-3, validations=0),
     )
 
@@ -61,7 +62,7 @@ def take_steps(ranks, path, config, store, num_steps):
     trainer.model.news.encode_text = lambda news: encoded.append(news) or read(news)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     losses, batches = [], []
-    with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch) as loader:
+    with Loader(store.train, trainer.news.lengths_M.numpy(), config.batch, config.cache, seed=0) as loader:
         for batch in islice(loader, num_steps):
             losses.append(trainer.step(batch, 1.0))
             batches.append(batch)
@@ -107,13 +108,18 @@ VARIANTS = {
         run, loss=replace(run.loss, in_batch=0.5, learn_temperature=True, fallback_negatives_weight=0.3)
     ),
     "no cache, updates of two steps": lambda run: replace(
-        run, batch=replace(run.batch, gamma=0), train=replace(run.train, accumulate=2)
+        run, cache=replace(run.cache, gamma=0), train=replace(run.train, accumulate=2)
     ),
     "all cached": lambda run: replace(
-        run, batch=replace(run.batch, gamma=99, beta=1e9, token_budget=10**6, max_clicks_per_batch=8000)
+        run,
+        batch=replace(run.batch, token_budget=10**6, max_clicks_per_batch=8000),
+        cache=replace(run.cache, gamma=99, beta=1e9),
     ),
     "fewer users than ranks": lambda run: replace(
-        run, user=UserConfig(name="gru"), batch=replace(run.batch, token_budget=1, gamma=99, beta=1.0)
+        run,
+        user=UserConfig(name="gru"),
+        batch=replace(run.batch, token_budget=1),
+        cache=replace(run.cache, gamma=99, beta=1.0),
     ),
     "naml": lambda run: words(run, "naml"),
     "npa, conventional": lambda run: conventional(words(run, "npa")),
@@ -234,15 +240,15 @@ def test_what_ranks_cannot_do_is_refused(store, calm, tmp_path, monkeypatch):
     two = ProcessGroup(rank=1, world=2, local_rank=1, local_world=2)
     slow = replace(calm.batch, central=False)
     model = build_recommender(calm.recommender, store)
-    with pytest.raises(InputError, match=r"set batch\.gamma 0"):
-        check_workflow(model, calm.loss, slow, two)
-    check_workflow(model, calm.loss, slow)
+    with pytest.raises(InputError, match=r"set cache\.gamma 0"):
+        check_workflow(model, calm.loss, slow, is_cached=True, world=2)
+    check_workflow(model, calm.loss, slow, is_cached=True)
     kept = replace(calm, news=replace(calm.news, frozen_file=tmp_path / "kept"))
     with pytest.raises(InputError, match="leave it out"):
         Trainer(start_run(tmp_path / "run", kept, store), store, two)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="say cuda or auto"):
-        two.place(torch.device("cuda:1"))
+        two.local_device(torch.device("cuda:1"))
     with pytest.raises(InputError, match=r"2 ranks on this host.*1 GPUs"):
-        two.place(torch.device("cuda"))
-    assert two.place(torch.device("cpu")) == torch.device("cpu")
+        two.local_device(torch.device("cuda"))
+    assert two.local_device(torch.device("cpu")) == torch.device("cpu")

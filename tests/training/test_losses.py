@@ -217,7 +217,7 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
     [
         ({"fallback_negatives_weight": -1.0}, "fallback_negatives_weight -1.0: expected 0 or more"),
         ({"popularity_correction": math.nan}, "popularity_correction nan: expected 0 or more"),
-        ({"in_batch": 1.5}, "in_batch 1.5: expected a share, 0 to 1"),
+        ({"in_batch": 1.5}, "in_batch 1.5: expected a fraction, 0 to 1"),
         ({"temperature": 0.0}, "temperature 0.0: expected more than 0"),
     ],
 )

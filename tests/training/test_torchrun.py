@@ -36,7 +36,7 @@ def stopping_at(step, rank):
     take = Trainer.step
 
     def stops(self, batch, factor):
-        if batch.step == step and self.ranks.rank == rank:
+        if batch.step == step and self.group.rank == rank:
             os.kill(os.getpid(), signal.SIGTERM)
         return take(self, batch, factor)
 
@@ -47,10 +47,10 @@ def test_a_signal_to_one_rank_stops_all_and_others_go_on(store, config, tmp_path
     whole, broken = (start_run(tmp_path / name, config, store) for name in ("whole", "broken"))
     undisturbed = train(whole, store)
     monkeypatch.setattr(Trainer, "step", stopping_at(5, rank=1))
-    stopped = run_ranks(2, lambda ranks: train(open_run(broken.path), store, ranks=ranks))
+    stopped = run_ranks(2, lambda ranks: train(open_run(broken.path), store, group=ranks))
     assert {(outcome.is_finished, outcome.progress.step) for outcome in stopped} == {(False, 6)}
     monkeypatch.setattr(Trainer, "step", stopping_at(9, rank=0))
-    stopped = run_ranks(3, lambda ranks: train(open_run(broken.path), store, ranks=ranks), hosts=[1, 1, 1])
+    stopped = run_ranks(3, lambda ranks: train(open_run(broken.path), store, group=ranks), hosts=[1, 1, 1])
     assert {(outcome.is_finished, outcome.progress.step) for outcome in stopped} == {(False, 10)}
     monkeypatch.undo()
     finished = train(broken, store)
@@ -68,13 +68,13 @@ def test_a_loss_that_is_no_number_on_one_rank_stops_all(store, config, tmp_path,
     take = Trainer.step
 
     def poisoned(self, batch, factor):
-        if batch.step == 1 and self.ranks.rank == 1:
+        if batch.step == 1 and self.group.rank == 1:
             self.model.user.start.data.fill_(float("nan"))
         return take(self, batch, factor)
 
     def attempt(ranks):
         try:
-            train(open_run(run.path), store, ranks=ranks)
+            train(open_run(run.path), store, group=ranks)
         except InputError as error:
             return str(error)
 
@@ -89,8 +89,8 @@ def children(pid):
 
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
-    settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --batch.gamma 5 --checkpoint-every 3"
-    words = [store.path, tmp_path / "killed", "--news.encoder", tiny_encoder, *settings.split(), "--json"]
+    settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --cache.gamma 5 --checkpoint-every 3"
+    words = [store.path, tmp_path / "killed", "--encoder", tiny_encoder, *settings.split(), "--json"]
     launched = start_ranks(2, "speedyfeed", "train", *words, restarts=2)
     while launched.poll() is None and not checkpoints(tmp_path / "killed" / "checkpoints"):
         time.sleep(0.02)
@@ -101,7 +101,7 @@ def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(s
     assert outcome["progress"]["clicks"] == clicks_of_an_epoch(store, killed.config)
 
     whole = start_run(tmp_path / "whole", killed.config, store)
-    undisturbed = run_ranks(2, lambda ranks: train(open_run(whole.path), store, ranks=ranks))
+    undisturbed = run_ranks(2, lambda ranks: train(open_run(whole.path), store, group=ranks))
     assert {one.progress.step for one in undisturbed} == {outcome["progress"]["step"]}
     ours, twin = weights(killed), weights(whole)
     assert ours.keys() == twin.keys()

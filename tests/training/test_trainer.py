@@ -21,12 +21,13 @@ from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
-from speedyfeed.training.checkpoint import checkpoints, newest_step
-from speedyfeed.training.loop import lr_factor, train
+from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
+from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run_folder import open_run, start_run
+from speedyfeed.training.run_folder import StoreReference, open_run, start_run
+from speedyfeed.training.schedule import lr_factor
 from speedyfeed.training.trainer import Trainer
-from speedyfeed.training.validation import Validation
+from speedyfeed.training.validation_sample import ValidationSample
 
 
 def lines(run):
@@ -103,7 +104,7 @@ def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
 def test_a_run_begins_with_the_start_that_validates_better(store, config, tmp_path, monkeypatch, centred_auc):
     trainer = Trainer(start_run(tmp_path / "run", config, store), store)
     bias = trainer.model.news.projection.bias
-    monkeypatch.setattr(Validation, "measure_encoded", lambda *_: centred_auc if bias.any() else 0.65)
+    monkeypatch.setattr(ValidationSample, "measure_encoded", lambda *_: centred_auc if bias.any() else 0.65)
     assert trainer.initialize() == max(centred_auc, 0.65)
     assert bool(bias.any()) == (centred_auc > 0.65)
 
@@ -115,8 +116,8 @@ def test_a_start_validates_as_any_model_does_in_the_precision_of_training(
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, precision=precision)), store)
     trainer = Trainer(run, store)
     seen = []
-    measure = Validation.measure_encoded
-    monkeypatch.setattr(Validation, "measure_encoded", lambda *args: seen.append(args[2]) or measure(*args))
+    measure = ValidationSample.measure_encoded
+    monkeypatch.setattr(ValidationSample, "measure_encoded", lambda *args: seen.append(args[2]) or measure(*args))
     assert trainer.initialize() == pytest.approx(trainer.validate(), abs=1e-3)
     exact_MD = trainer.model.news.encode_all(trainer.validation.select(trainer.news))
     error = (seen[-1] - exact_MD).abs().max()
@@ -216,7 +217,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(store, 
 
 def test_a_store_that_changed_is_refused(store, config, tmp_path):
     run = start_run(tmp_path / "run", config, store)
-    run.facts["store"]["fingerprint"] = "other"
+    run.note(store=StoreReference(path=str(store.path), fingerprint="other"))
     with pytest.raises(InputError, match="prepared anew"):
         train(run, open_store(store.path))
 
@@ -225,7 +226,7 @@ def test_a_store_of_another_tokenizer_is_refused(store, config, tmp_path):
     run = start_run(tmp_path / "run", config, store)
     settings = replace(store.manifest.settings, tokenizer="another")
     store = Store(store.path, replace(store.manifest, settings=settings))
-    with pytest.raises(InputError, match=r"holds tokens of encoder 'minilm', and those of .* are others; prepare"):
+    with pytest.raises(InputError, match=r"holds tokens of encoder 'minilm', but .* needs others; prepare"):
         Trainer(run, store)
 
 
@@ -238,12 +239,40 @@ def test_a_folder_with_a_run_is_not_started_again(store, config, tmp_path):
     assert open_run(tmp_path / "run").config == config
 
 
+def test_a_run_of_another_layout_is_refused_with_one_line(store, config, tmp_path):
+    start_run(tmp_path / "run", config, store)
+    file = tmp_path / "run" / "run.json"
+    facts = json.loads(file.read_text())
+    changed = [
+        {name: value for name, value in facts.items() if name != "run_version"},
+        facts | {"unheard_of": 1},
+        facts | {"config": {name: part for name, part in facts["config"].items() if name != "cache"}},
+        [],
+    ]
+    for values in changed:
+        file.write_text(json.dumps(values))
+        with pytest.raises(InputError, match="is a run of an older layout; train it again"):
+            open_run(tmp_path / "run")
+
+
+def test_building_a_trainer_writes_nothing(store, config, tmp_path):
+    run = start_run(tmp_path / "run", config, store)
+
+    def contents():
+        return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+    before = contents()
+    Trainer(run, store)
+    assert contents() == before
+    assert run.facts.precision is None
+
+
 def test_accumulated_batches_make_one_update(store, config, tmp_path):
     config = replace(config, train=replace(config.train, accumulate=2, steps=4))
     run = start_run(tmp_path / "run", config, store)
     trainer = Trainer(run, store)
     assert train(run, store).progress.step == 4
-    trainer.restore()
+    Checkpointer(trainer).restore()
     counts = {int(state["step"]) for state in trainer.optimizer.state.values()}
     assert counts == {2}
 
@@ -254,7 +283,7 @@ def test_batches_too_few_for_an_update_make_a_last_one(store, config, tmp_path, 
     run = start_run(tmp_path / "run", config, store)
     done = train(run, store).progress.step
     trainer = Trainer(run, store)
-    trainer.restore()
+    Checkpointer(trainer).restore()
     counts = {int(state["step"]) for state in trainer.optimizer.state.values()}
     assert done % config.train.accumulate
     assert counts == {done // config.train.accumulate + 1}

@@ -98,7 +98,7 @@ def test_a_signal_before_anything_is_learned_is_heard(store, config, tmp_path):
 
 
 def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
-    words = ["--news.encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
+    words = ["--encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
     command = [sys.executable, "-m", "speedyfeed", "train", str(store.path), str(tmp_path / "run")]
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None and newest_step(tmp_path / "run" / "checkpoints") < 0:
@@ -106,7 +106,7 @@ def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
         process.terminate()
         said = process.communicate()[0]
     assert process.returncode == 0
-    assert f"stopped and saved; go on with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
+    assert f"stopped and saved; resume with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
 
 
 def test_a_dev_without_skipped_news_validates_nothing_and_keeps_the_end(

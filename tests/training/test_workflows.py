@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from speedyfeed.batching.batches import BatchConfig, Position
-from speedyfeed.batching.cache_plan import new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, new_stamps
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Timelines
 from speedyfeed.encoding.cache import NewsCache
@@ -20,22 +20,24 @@ from speedyfeed.models.users import UserConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
+from speedyfeed.training.config import RunConfig, TrainConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss, LossConfig
-from speedyfeed.training.run_folder import RunConfig, TrainConfig, start_run
+from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflow import Workflow
 
 WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)
 USERS = {"nrms": "self-attention", "naml": "additive", "lstur": "lstur-ini", "npa": "npa", "plm": "attentive"}
-BATCH = BatchConfig(token_budget=1 << 20, max_clicks=12, gamma=0, num_buckets=1)
+BATCH = BatchConfig(token_budget=1 << 20, max_clicks=12, negatives=1, num_buckets=1)
+CACHE = CacheConfig(gamma=0, beta=2e-3, draw="step")
 
 
 def run_of(name, tiny_encoder):
     encoder = str(tiny_encoder) if name == "plm" else name
     user = UserConfig(name=USERS[name], heads=4, query_width=6, id_width=5)
     news = NewsEncoderConfig(encoder=encoder, dim=16, segments=name != "plm")
-    return RunConfig(news=news, words=WORDS, user=user, batch=BATCH)
+    return RunConfig(news=news, words=WORDS, user=user, batch=BATCH, cache=CACHE)
 
 
 def one_user(store, num_clicks):
@@ -62,7 +64,7 @@ def learn(model, config, store, log, stamps=None, cache=None):
     loss = ClickLoss(config.loss, fallback_negatives_weight=0.5)
     workflow = Workflow(model, loss, news, cache, torch.zeros(store.num_news + 1), config.batch)
     state = None if stamps is None else LoaderState(position=Position(step=stamps.max() + 1), stamps_V=stamps)
-    with Loader(log, news.lengths_M.numpy(), config.batch, epochs=1, state=state) as loader:
+    with Loader(log, news.lengths_M.numpy(), config.batch, config.cache, seed=0, epochs=1, state=state) as loader:
         (batch,) = loader
     model.zero_grad()
     learned = workflow(batch)
@@ -121,7 +123,7 @@ def test_bus_segments_are_padded_to_the_same_loss(store, tiny_encoder):
 @pytest.mark.parametrize("central", [True, False])
 def test_rows_of_the_cache_are_used_wherever_news_are_encoded(central, store, tiny_encoder):
     config = run_of("nrms", tiny_encoder)
-    config = replace(config, batch=replace(config.batch, gamma=5, beta=1e9, central=central))
+    config = replace(config, batch=replace(config.batch, central=central), cache=replace(CACHE, gamma=5, beta=1e9))
     model, log = build(config, store), one_user(store, 6)
     batch, fresh, _ = learn(model, config, store, log)
     cache = NewsCache(num_news=store.num_news, width=16)
@@ -163,9 +165,9 @@ def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(s
 
 
 def test_a_workflow_is_all_switches_and_back(tiny_encoder):
-    config = replace(run_of("nrms", tiny_encoder), batch=BatchConfig())
+    config = replace(run_of("nrms", tiny_encoder), batch=BatchConfig(), cache=CacheConfig())
     slow = conventional(config)
-    assert (slow.batch.central, slow.batch.autoregressive, slow.batch.mode, slow.batch.gamma) == (
+    assert (slow.batch.central, slow.batch.autoregressive, slow.batch.mode, slow.cache.gamma) == (
         False,
         False,
         "padded",
@@ -192,7 +194,7 @@ def test_a_baseline_that_fails_and_resumes_ends_like_one_that_did_not(
     config = replace(
         conventional(config)
         if name == "npa"
-        else replace(config, batch=replace(BATCH, token_budget=500, gamma=3)),
+        else replace(config, batch=replace(BATCH, token_budget=500), cache=replace(CACHE, gamma=3)),
         train=TrainConfig(lr=1e-2, precision="fp32", steps=6, epochs=1, checkpoint_every=2, validations=0),
     )
     whole, broken = (start_run(tmp_path / part, config, store) for part in ("whole", "broken"))

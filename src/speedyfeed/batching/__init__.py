@@ -1,1 +1,1 @@
-"""Timelines in, batches of news ids out, with the cache planned ahead."""
+"""Batches of article ids from click timelines, with cache hits planned ahead."""

@@ -1,14 +1,15 @@
-"""Instances to batches: buckets, a token budget, and what each batch reads and encodes.
+"""Batches from instances: buckets, a token budget, and which articles each batch encodes or finds in the cache.
 
-    shuffled users --sample--> instances --longest news--> buckets --token budget--> Batch
+    shuffled users --sample--> instances --longest article--> buckets --token budget--> Batch
 
-Instances go to buckets by their longest news. A bucket closes when its tokens *still to be encoded* reach the
-budget: news that repeat count once and news the cache answers for count nothing, so batches grow as the cache
-warms. A cap on the places for clicks keeps them from outgrowing memory all the same. Packed batches need no
-buckets, because nothing is padded; padded ones exist for comparison, and so do batches of a fixed size.
+Instances go to buckets by their longest article. A bucket closes when its tokens *still to be encoded* reach the
+budget: an article counts once, and not at all if it is a cache hit, so batches grow as the cache warms up. A cap
+on click positions bounds their memory. Packed batches need no buckets, because nothing is padded; padded batches
+and batches of a fixed size exist for comparison.
 
-Everything follows from the data, the config and the step: the same arguments give the same batches, on any rank,
-and a `Position` and the stamps are all it takes to go on from any batch.
+Batches depend on the data, the config, the seed and the step alone: every rank makes the same ones, and a
+`Position` and the stamps suffice to continue from any batch.
+Shapes: B users, L clicks, N negatives, V all articles, M distinct articles, E encoded, R cache hits, U instances.
 """
 
 from collections.abc import Iterator
@@ -24,9 +25,9 @@ from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array, Ragged
 
-BLOCK_USERS = 1024  # users sampled in one go; batches do not depend on it
-FIRST_CHUNK = 32  # users of a bucket counted at first, then twice as many; likewise
-EDGE_USERS = 4096  # users looked at to place the edges of the buckets
+BLOCK_USERS = 1024  # users sampled at a time; batches do not depend on it
+FIRST_CHUNK = 32  # users of a bucket counted first, doubled until enough; batches do not depend on it
+EDGE_USERS = 4096  # users sampled to place the edges of the buckets
 
 Ids = NDArray[np.int32]
 Rows = NDArray[np.int64]
@@ -34,37 +35,32 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchConfig:
-    """How users are sampled and batched, and when the cache answers."""
+    """How clicks of users are sampled and put into batches."""
 
     central: bool = True
-    """Encode each distinct news of a batch once; off, every place of it on its own, padding included."""
+    """Centralized encoding, on by default: each distinct article of a batch is encoded once. Without it, every
+    position of a batch is encoded, padding included."""
     autoregressive: bool = True
-    """Learn from all clicks of a user in one pass; off, each click is an instance of its own with its history."""
+    """Autoregressive training, on by default: one pass over a user learns from all clicks. Without it, each click
+    is an instance with its own copy of the history."""
     size: int = 0
-    """Instances per batch, always of the same shape; 0 batches dynamically, by tokens."""
+    """Number of instances per batch of fixed shape; 0 batches dynamically, by the token budget."""
     max_clicks: int = 100
-    """Clicks of a user at most: the latest. Without `autoregressive`, clicks of a history at most."""
-    negatives: int = 1
-    """News shown but not clicked per click."""
+    """Maximum number of clicks of a user, the latest ones; without autoregressive training, of a history."""
+    negatives: int = 4
+    """Number of negatives per click: articles that were shown but not clicked."""
     token_budget: int = 8192
-    """A batch closes when it has so many tokens to encode; its last user may carry it over. The paper: 39800."""
+    """Token budget of one step, summed over all ranks: tokens to encode, exceeded by the last user at most. The
+    paper has 39800."""
     max_clicks_per_batch: int = 16384
-    """Places for clicks in a batch at most: its users times their longest history."""
+    """Maximum number of click positions in a batch: its users times their longest history."""
     mode: Literal["packed", "padded"] = "packed"
-    """packed encodes no padding; padded makes every news as long as the longest beside it, or as the longest of
-    all where the shape is fixed."""
+    """Layout of the tokens: packed has no padding; padded extends every article to the longest one of its batch,
+    or of the whole store in batches of a fixed size."""
     num_buckets: int = 2
-    """Buckets by longest news, in padded mode."""
-    gamma: int = 20
-    """Steps a cached embedding stays fresh; 0 = no cache."""
-    beta: float = 2e-3
-    """Growth of the cache's lookup rate 1 - exp(-beta t) per step t."""
-    cache_draw: Literal["step", "news"] = "step"
-    """Decide once a step whether the cache may answer, or once for each news."""
-    seed: int = 0
-    """The same seed and log give the same batches."""
+    """Number of buckets by longest article; used in padded mode alone."""
     prefetch: int = 8
-    """Batches made ahead of the trainer."""
+    """Number of batches prepared ahead of the trainer."""
 
     def __post_init__(self) -> None:
         for name in ("max_clicks", "negatives", "token_budget", "num_buckets", "prefetch"):
@@ -72,54 +68,43 @@ class BatchConfig:
                 raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
         if self.size < 0:
             raise InputError(f"size {self.size}: expected 0 or more")
-        if self.max_clicks_per_batch < self.max_places:
+        if self.max_clicks_per_batch < self.max_positions:
             raise InputError(
                 f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "
-                f"{self.max_places}, so that every user fits"
+                f"{self.max_positions}, so that every user fits"
             )
-        if self.gamma < 0 or not self.beta >= 0:
-            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
-        if self.seed < 0:
-            raise InputError(f"seed {self.seed}: expected 0 or more")
         if self.mode not in ("packed", "padded"):
             raise InputError(f"mode {self.mode}: expected packed or padded")
-        if self.cache_draw not in ("step", "news"):
-            raise InputError(f"cache_draw {self.cache_draw}: expected step or news")
 
     @property
-    def max_places(self) -> int:
-        """Places for clicks an instance may take: without `autoregressive`, one more than its history."""
+    def max_positions(self) -> int:
+        """Maximum number of positions of an instance: its clicks or, if not autoregressive, history and target."""
         return self.max_clicks if self.autoregressive else self.max_clicks + 1
-
-    @property
-    def cache_plan(self) -> CachePlan:
-        """When the cache may answer."""
-        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.cache_draw, seed=self.seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """Where in the data a run stands: between two batches."""
+    """Position of a run in the data, between two batches."""
 
     step: int = 0
-    """Number of the next batch."""
+    """Step of the next batch."""
     epoch: int = 0
     cursor: int = 0
-    """Instances of the epoch, in its order, that arrived; the next one is at this place."""
+    """Number of instances that have arrived, in the order of the epoch."""
     waiting: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Places of those that arrived and still wait in a bucket."""
+    """Positions, in the order of the epoch, of arrived instances that still wait in a bucket."""
 
     @property
     def num_instances(self) -> int:
-        """Instances of the epoch that were in a batch."""
+        """Number of instances of the epoch that have been in a batch."""
         return self.cursor - len(self.waiting)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What some users clicked and shown but not clicked, as news ids; 0 is padding.
+    """Clicks and negatives of some users as article ids, where 0 is padding.
 
-    No text travels with it: tokens are fetched only for the news to be encoded.
+    A batch holds no text: tokens are fetched for the articles to be encoded alone.
     """
 
     step: int
@@ -129,49 +114,50 @@ class Batch:
     history_BL: Ids
     """Clicks, oldest first, padded at the end."""
     targets_BL: Ids
-    """Clicks to learn from: all of the history, or (B, 1) the click that comes after it."""
+    """Clicks to learn from: the whole history or, with shape (B, 1), the click that follows it."""
     negatives_BLN: Ids
-    """Beside each of them."""
+    """Negatives of each target."""
     has_own_negatives_BL: NDArray[np.bool]
-    """Whether a click's negatives were skipped in its own impression; if not, they are any news of the period."""
+    """Whether the negatives of a target come from its own impression; otherwise they are fallback negatives."""
     encode_E: Ids
-    """News to be encoded and then written to the cache, sorted."""
+    """Articles to encode and then write to the cache, sorted."""
     cached_R: Ids
-    """News to be read from the cache, sorted; with `encode_E`, all distinct news of the batch."""
+    """Articles to read from the cache, sorted; with `encode_E`, all distinct articles of the batch."""
     num_tokens: int
-    """Tokens of the news to be encoded."""
+    """Number of tokens of the articles to encode."""
     num_padded_tokens: int
-    """The same with the padding the mode asks for."""
+    """Number of tokens including the padding of the mode."""
     after: Position
-    """Where the data stands once this batch is trained on."""
+    """Position in the data after this batch."""
 
     @property
     def num_clicks(self) -> int:
-        """Clicks to learn from: those that have negatives."""
+        """Number of clicks to learn from: those that have negatives."""
         return int(np.count_nonzero(self.negatives_BLN[..., 0]))
 
     @property
     def data_efficiency(self) -> float:
-        """Share of real tokens among those encoded (Eq. 1); 1 when nothing is encoded."""
+        """Fraction of encoded tokens that are not padding (Eq. 1); 1 when nothing is encoded."""
         return self.num_tokens / self.num_padded_tokens if self.num_padded_tokens else 1.0
 
 
 class Batcher:
-    """Makes all batches from a position on, epoch after epoch, without end."""
+    """Endless iterator over the batches from a position on, epoch after epoch."""
 
     def __init__(
         self,
         sampler: Sampler,
         lengths_V: NDArray[np.int64],
         config: BatchConfig,
+        plan: CachePlan,
         start: Position,
         stamps_V: Stamps,
     ) -> None:
-        """`lengths_V` is the tokens of every news; `stamps_V` is kept up to date while iterating."""
+        """`lengths_V` holds the number of tokens of every article; `stamps_V` is updated while iterating."""
         self._sampler = sampler
         self._lengths_V = lengths_V
         self._config = config
-        self._plan = config.cache_plan
+        self._plan = plan
         self._position = start
         self._stamps_V = stamps_V
         self._seen_V = np.zeros(len(lengths_V), np.int64)
@@ -189,27 +175,27 @@ class Batcher:
         while True:
             rows = self._closed_bucket(queue)
             if rows is None and num_arrived < len(order):
-                places = np.arange(num_arrived, min(num_arrived + BLOCK_USERS, len(order)))
-                queue = queue.extended(self._arrive(order, places))
-                num_arrived += len(places)
+                positions = np.arange(num_arrived, min(num_arrived + BLOCK_USERS, len(order)))
+                queue = queue.extended(self._arrive(order, positions))
+                num_arrived += len(positions)
                 continue
-            if rows is None:  # the epoch ends: what is left of the bucket that waited longest
+            if rows is None:  # the epoch ends: the rest of the bucket that has waited longest
                 rows = queue.rows[queue.bucket_U[queue.rows] == queue.bucket_U[queue.rows[:1]]]
             if not len(rows):
                 return
             queue.remove(rows)
             yield self._build_batch(queue, rows)
 
-    def _arrive(self, order: NDArray[np.int64], places: NDArray[np.int64]) -> "_Queue":
-        instances = self._sampler.sample(order[places], self._position.epoch)
+    def _arrive(self, order: NDArray[np.int64], positions: NDArray[np.int64]) -> "_Queue":
+        instances = self._sampler.sample(order[positions], self._position.epoch)
         bucket_U = np.searchsorted(self._edges, self._longest(instances))
-        return _Queue(places_U=places, bucket_U=bucket_U, instances=instances)
+        return _Queue(positions_U=positions, bucket_U=bucket_U, instances=instances)
 
     def _closed_bucket(self, queue: "_Queue") -> Rows | None:
-        """The instances that close a bucket at this step; of several buckets the one that closes first.
+        """Instances of the bucket that closes first at this step; None if none closes.
 
-        A bucket closes with the instance that reaches the budget, or before the one that exceeds the cap. Other
-        steps pass while it waits, which changes what the cache answers for; so it is looked at anew every step.
+        A bucket closes with the instance that reaches the budget, or before the one that exceeds the cap. Cache
+        hits change from step to step, so buckets are re-evaluated at every step.
         """
         if self._config.size:
             return queue.rows[: self._config.size] if len(queue.rows) >= self._config.size else None
@@ -218,15 +204,15 @@ class Batcher:
         for bucket in range(len(self._edges) + 1):
             rows = queue.rows[queue.bucket_U[queue.rows] == bucket]
             lengths = queue.instances.candidates.lengths[rows]
-            num_places = np.maximum.accumulate(lengths) * np.arange(1, len(rows) + 1)
-            num_fit = int(np.searchsorted(num_places, self._config.max_clicks_per_batch, side="right"))
+            num_positions = np.maximum.accumulate(lengths) * np.arange(1, len(rows) + 1)
+            num_fit = int(np.searchsorted(num_positions, self._config.max_clicks_per_batch, side="right"))
             last = self._find_budget(queue.instances.candidates, rows[:num_fit])
             if last < len(rows) and rows[last] < closes_at:
                 closed, closes_at = rows[: min(last + 1, num_fit)], int(rows[last])
         return closed
 
     def _find_budget(self, candidates: Ragged, rows: Rows) -> int:
-        """Which of the instances reaches the token budget; their number if none does."""
+        """Index of the instance that reaches the token budget; the number of instances if none does."""
         num_seen = FIRST_CHUNK
         while True:
             tokens = self._count_tokens(candidates.take(rows[:num_seen]))
@@ -236,14 +222,14 @@ class Batcher:
             num_seen *= 2
 
     def _count_tokens(self, candidates: Ragged) -> NDArray[np.int64]:
-        """Tokens to be encoded at this step for the first instance, for the first two, and so on."""
+        """Number of tokens to encode at this step for the first instance, for the first two, and so on."""
         news = candidates.values.ravel()
         is_encoded = news != PAD_NEWS
         if self._config.central:
-            places = np.arange(len(news))
-            # Of equal indices the last one assigned stays: written backwards, the first occurrence.
-            self._seen_V[news[::-1]] = places[::-1]
-            is_encoded &= self._seen_V[news] == places
+            positions = np.arange(len(news))
+            # The last assignment to an index wins: written backwards, that is the first occurrence.
+            self._seen_V[news[::-1]] = positions[::-1]
+            is_encoded &= self._seen_V[news] == positions
         is_encoded[is_encoded] = ~self._plan.is_cache_hit(news[is_encoded], self._stamps_V, self._position.step)
         lengths = np.where(is_encoded, self._lengths_V[news], 0)
         if self._config.mode == "packed":
@@ -254,11 +240,11 @@ class Batcher:
         return counted
 
     def _build_batch(self, queue: "_Queue", rows: Rows) -> Batch:
-        """The batch of these instances; the plan and the position move on by one step."""
+        """Batch of these instances; stamps and position advance by one step."""
         instances = queue.instances.take(rows)
         lengths = instances.candidates.lengths
-        num_places = self._config.max_places if self._config.size else lengths.max()
-        is_click_BL = np.arange(num_places) < lengths[:, None]
+        num_positions = self._config.max_positions if self._config.size else lengths.max()
+        is_click_BL = np.arange(num_positions) < lengths[:, None]
         history_BL = _padded(instances.candidates.values[:, 0], is_click_BL)
         negatives_BLN = _padded(instances.candidates.values[:, 1:], is_click_BL)
         has_own_negatives_BL = _padded(instances.has_own_negatives.values, is_click_BL)
@@ -278,16 +264,16 @@ class Batcher:
         encoded = encode_E
         if not self._config.central:
             targets = [] if self._config.autoregressive else [targets_BL.ravel()]
-            places = np.concatenate([history_BL.ravel(), *targets, negatives_BLN.ravel()])
-            encoded = places[~np.isin(places, cached_R)]
+            ids = np.concatenate([history_BL.ravel(), *targets, negatives_BLN.ravel()])
+            encoded = ids[~np.isin(ids, cached_R)]
         num_tokens = num_padded = int(self._lengths_V[encoded].sum())
         if self._config.mode == "padded":
             longest = self._lengths_V if self._config.size else self._lengths_V[encoded]
             num_padded = len(encoded) * int(longest.max(initial=0))
         self._stamps_V[encode_E] = step
 
-        cursor = max(self._position.cursor, int(queue.places_U[rows[-1]]) + 1)
-        waiting = queue.places_U[queue.rows]
+        cursor = max(self._position.cursor, int(queue.positions_U[rows[-1]]) + 1)
+        waiting = queue.positions_U[queue.rows]
         self._position = Position(step=step + 1, epoch=epoch, cursor=cursor, waiting=waiting[waiting < cursor])
         return Batch(
             step=step,
@@ -305,14 +291,14 @@ class Batcher:
         )
 
     def _place_edges(self) -> NDArray[np.float64]:
-        """Longest news of each bucket but the last, so that about as many instances fall into each."""
+        """Longest article of each bucket but the last, such that buckets get about equally many instances."""
         if self._config.mode == "packed" or self._config.size:
             return np.zeros(0)
         some = self._sampler.sample(self._sampler.order(0)[:EDGE_USERS], 0)
         return np.quantile(self._longest(some), np.arange(1, self._config.num_buckets) / self._config.num_buckets)
 
     def _longest(self, instances: Instances) -> NDArray[np.int64]:
-        """Tokens of the longest news of each instance."""
+        """Number of tokens of the longest article of each instance."""
         if not len(instances):
             return np.zeros(0, np.int64)
         longest = self._lengths_V[instances.candidates.values].max(axis=1)
@@ -320,34 +306,36 @@ class Batcher:
 
 
 def news_lengths(news: NewsTokens) -> NDArray[np.int64]:
-    """Tokens of every news, all of its segments together; 0 for padding."""
+    """Number of tokens of every article, summed over its segments; 0 for padding."""
     return np.diff(news.tokens.offsets[news.segments])
 
 
 def _padded(values: Array, is_click_BL: NDArray[np.bool]) -> Array:
-    """One row of places per user; what lies at no click is 0."""
+    """Values in rows of one user each, with 0 where there is no click."""
     padded = np.zeros((*is_click_BL.shape, *values.shape[1:]), values.dtype)
     padded[is_click_BL] = values
     return padded
 
 
 class _Queue:
-    """Instances that arrived, in order of arrival; `rows` are those that are in no batch yet."""
+    """Instances in order of arrival; `rows` are those that are not in a batch yet."""
 
-    def __init__(self, *, places_U: NDArray[np.int64], bucket_U: NDArray[np.int64], instances: Instances) -> None:
-        self.places_U = places_U
+    def __init__(
+        self, *, positions_U: NDArray[np.int64], bucket_U: NDArray[np.int64], instances: Instances
+    ) -> None:
+        self.positions_U = positions_U
         self.bucket_U = bucket_U
         self.instances = instances
         self.rows: Rows = np.arange(len(instances))
 
     def remove(self, rows: Rows) -> None:
-        """These are in a batch now."""
+        """Remove instances that are in a batch now."""
         self.rows = np.setdiff1d(self.rows, rows, assume_unique=True)
 
     def extended(self, others: "_Queue") -> "_Queue":
-        """Those still waiting, then the others."""
+        """Queue of the instances that still wait, followed by the others."""
         return _Queue(
-            places_U=np.concatenate([self.places_U[self.rows], others.places_U]),
+            positions_U=np.concatenate([self.positions_U[self.rows], others.positions_U]),
             bucket_U=np.concatenate([self.bucket_U[self.rows], others.bucket_U]),
             instances=self.instances.take(self.rows).extended(others.instances),
         )

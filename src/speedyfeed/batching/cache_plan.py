@@ -1,15 +1,15 @@
-"""The cache schedule: which news a step reads from the cache and which it encodes.
+"""The cache schedule: which articles a step reads from the cache and which it encodes.
 
-Whether a row is fresh depends on step numbers, not on values, so it is known before any row exists. All there is
-to keep is the step that last encoded each news, its *stamp*, set in step order:
+Whether a row is fresh depends on step numbers, not on values, so it is known before any row exists. The state of
+the schedule is the step that last encoded each article, its *stamp*:
 
     step        0     1     2     3         gamma 1, every draw in favour
-    news       a b   a c   a c    a
+    articles   a b   a c   a c    a
     encoded    a b    c     a
-    read              a     c     a         (a at step 2: written at step 0, more than gamma ago)
+    cache hit         a     c     a         (a at step 2: written at step 0, more than gamma ago)
 
-What step t reads was encoded at steps before t, so prefetching, threads and ranks that follow one plan never meet
-a row that is not there.
+A hit of step t was encoded before step t, so prefetching threads and ranks that follow one plan never read a row
+that is not there. Shapes: V all articles.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 
 Stamps = NDArray[np.int32]
@@ -25,29 +26,57 @@ NEVER = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """How long embeddings of articles are reused between training steps, how often, and how they are stored."""
+
+    gamma: int = 20
+    """Number of steps for which a cached embedding may be reused; 0 turns the cache off."""
+    beta: float = 0.2
+    """Growth rate of the lookup probability 1 - exp(-beta t) with the step t."""
+    draw: Literal["news", "step"] = "news"
+    """Draw cache lookups independently for each article (news), or once for all articles of a step (step, the
+    paper's Algorithm 2)."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Number format of cached embeddings: fp32, or bf16 for half the memory."""
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or not self.beta >= 0:
+            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
+        if self.draw not in ("news", "step"):
+            raise InputError(f"draw {self.draw}: expected news or step")
+        if self.dtype not in ("fp32", "bf16"):
+            raise InputError(f"dtype {self.dtype}: expected fp32 or bf16")
+
+    def plan(self, seed: int) -> "CachePlan":
+        """Schedule of cache hits for a run with this seed."""
+        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.draw, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CachePlan:
-    """When the cache may answer. All ranks that share it, and the stamps, decide alike."""
+    """Schedule of cache hits. Ranks that share the plan and the stamps take the same decisions."""
 
     gamma: int
-    """Steps a row stays fresh; 0 = no cache."""
+    """Number of steps for which a row stays fresh; 0 turns the cache off."""
     beta: float
-    """Growth of the lookup rate per step."""
-    draw: Literal["step", "news"]
-    """Whether a step uses all of its fresh rows or none (the paper's Algorithm 2), or draws for each news."""
+    """Growth rate of the lookup probability with the step."""
+    draw: Literal["news", "step"]
+    """Draw lookups for each article (news), or once for all fresh rows of a step (step)."""
     seed: int
+    """Seed of the lookup draws."""
 
     def lookup_rate(self, step: int) -> float:
-        """p_t = 1 - exp(-beta t): at first the model changes too fast for its old embeddings to be used."""
+        """Lookup probability 1 - exp(-beta t) of a step t: low at first, while the model changes fast."""
         return -float(np.expm1(-self.beta * step))
 
     def is_cache_hit(self, news: NDArray[np.int32], stamps_V: Stamps, step: int) -> NDArray[np.bool]:
-        """Which of the news are read from the cache at `step`; the others are encoded."""
+        """Whether each article is read from the cache at `step`; the others are encoded."""
         is_fresh = stamps_V[news] >= max(step - self.gamma, 0)
-        place = news if self.draw == "news" else np.zeros(1, np.int32)
-        favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, place)) < self.lookup_rate(step)
+        counter = news if self.draw == "news" else np.zeros(1, np.int32)
+        favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, counter)) < self.lookup_rate(step)
         return is_fresh & favours
 
 
 def new_stamps(num_news: int) -> Stamps:
-    """Nothing encoded yet; entry 0 is padding, which never is."""
+    """Stamps of a new run: no article is encoded yet, and entry 0, padding, never will be."""
     return np.full(num_news + 1, NEVER, np.int32)

@@ -1,7 +1,7 @@
-"""Batches ahead of the trainer, made by a background thread; stops and resumes between any two of them.
+"""The loader: batches prepared by a background thread, resumable between any two of them.
 
-One thread is enough: the plan is sequential, and it makes batches far faster than any encoder trains on them. It
-sleeps while `prefetch` batches are ready, and whoever waits for a batch sleeps too.
+One thread is enough: planning is sequential, and far faster than training on the batches. The thread sleeps while
+`prefetch` batches are ready. Shapes: V all articles.
 """
 
 import threading
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
-from speedyfeed.batching.cache_plan import Stamps, new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
@@ -26,42 +26,45 @@ from speedyfeed.ragged import Array
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderState:
-    """All it takes to go on: with it, a new loader's first batch is the one after the last consumed."""
+    """State from which a new loader continues with the batch after the last one consumed."""
 
     position: Position
     stamps_V: Stamps
-    """Step that last encoded each news: the rows a cache must hold are those of the last gamma steps."""
+    """Step that last encoded each article; the cache must hold the rows of the last gamma steps."""
 
     def arrays(self) -> dict[str, Array]:
-        """As named arrays, to be saved."""
+        """Arrays by name, for a checkpoint."""
         position = self.position
         numbers = np.array([position.step, position.epoch, position.cursor])
         return {"position": numbers, "waiting": position.waiting, "stamps": self.stamps_V}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> "LoaderState":
-        """What `arrays` gave."""
+        """State from what `arrays` gave."""
         step, epoch, cursor = arrays["position"].tolist()
         position = Position(step=step, epoch=epoch, cursor=cursor, waiting=arrays["waiting"])
         return cls(position=position, stamps_V=arrays["stamps"])
 
 
 class Loader:
-    """Iterates over batches; close it, or use it in a `with` block, to end its thread."""
+    """Iterator over batches; close it, or use it in a `with` block, to end its thread."""
 
     def __init__(
         self,
         timelines: Timelines,
         lengths_V: NDArray[np.int64],
         config: BatchConfig,
+        cache: CacheConfig,
         *,
+        seed: int,
         epochs: int | None = None,
         state: LoaderState | None = None,
         fallback_negatives: bool = True,
     ) -> None:
-        """`lengths_V` is the tokens of every news. Ends after `epochs`, if given; goes on from `state`.
+        """Start the thread. `lengths_V` holds the number of tokens of every article.
 
-        Without `fallback_negatives`, clicks that have no negatives of their own get none (see `Sampler`).
+        The batches end after `epochs`, if given, and continue from `state`. Without `fallback_negatives`, clicks
+        that have no negatives of their own get none (see `Sampler`).
         """
         num_news = len(lengths_V) - 1
         sampler = Sampler(
@@ -69,7 +72,7 @@ class Loader:
             num_news=num_news,
             max_clicks=config.max_clicks,
             negatives=config.negatives,
-            seed=config.seed,
+            seed=seed,
             autoregressive=config.autoregressive,
             fallback_negatives=fallback_negatives,
         )
@@ -77,14 +80,14 @@ class Loader:
             state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))
         elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
             raise InputError(
-                f"the saved state is of a log with {len(state.stamps_V) - 1} news, this one has {num_news} news "
-                f"and {sampler.num_instances} instances; resume with the store that the run began with"
+                f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} "
+                f"articles and {sampler.num_instances} instances; resume with the store that the run began with"
             )
         self.num_instances = sampler.num_instances
-        """Of an epoch."""
+        """Number of instances of an epoch."""
         self._position = state.position
         self._stamps_V = state.stamps_V.copy()
-        batcher = Batcher(sampler, lengths_V, config, state.position, state.stamps_V.copy())
+        batcher = Batcher(sampler, lengths_V, config, cache.plan(seed), state.position, state.stamps_V.copy())
         batches = takewhile(lambda batch: epochs is None or batch.epoch < epochs, batcher)
         self._channel = _Channel(config.prefetch)
         self._over: Exception | None = None
@@ -92,14 +95,14 @@ class Loader:
             target=_produce, args=(batches, self._channel), name="speedyfeed-loader", daemon=True
         )
         self._thread.start()
-        # A loader that is dropped instead of closed lets its thread go too.
+        # The thread ends as well if the loader is dropped instead of closed.
         weakref.finalize(self, self._channel.close)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch; raises what the thread raised, if it did."""
+        """Next batch; an exception of the thread is raised here."""
         if self._over is None:
             item = self._channel.ready.get()
             if isinstance(item, Batch):
@@ -111,11 +114,11 @@ class Loader:
         raise self._over
 
     def state(self) -> LoaderState:
-        """As of the last batch consumed, whatever was prefetched since."""
+        """State after the last batch consumed; prefetched batches do not count."""
         return LoaderState(position=self._position, stamps_V=self._stamps_V.copy())
 
     def close(self) -> None:
-        """End the thread and drop what it prefetched."""
+        """End the thread and drop prefetched batches."""
         self._channel.close()
         self._thread.join()
         self._over = self._over or StopIteration()
@@ -130,7 +133,7 @@ class Loader:
 
 
 class _Channel:
-    """What thread and consumer share: batches that are ready, and slots for more."""
+    """Queue between thread and consumer: batches that are ready, and slots for more."""
 
     def __init__(self, prefetch: int) -> None:
         self.ready: SimpleQueue[Batch | Exception] = SimpleQueue()
@@ -138,13 +141,13 @@ class _Channel:
         self.is_closed = False
 
     def close(self) -> None:
-        """Wake the thread to its end."""
+        """Wake the thread so that it ends."""
         self.is_closed = True
         self.slots.release()
 
 
 def _produce(batches: Iterator[Batch], channel: _Channel) -> None:
-    """Fill the channel until it is closed; the last thing in it tells how it ended."""
+    """Fill the channel until it is closed; its last item is the exception that ended the batches."""
     try:
         while channel.slots.acquire() and not channel.is_closed:
             channel.ready.put(next(batches))

@@ -1,22 +1,22 @@
-"""Users to instances: a user's latest clicks, each with news that were shown but not clicked.
+"""Training instances: the latest clicks of a user, each with articles that were shown but not clicked.
 
     clicks of user 7           8    5    3    6        (oldest first, the latest `max_clicks`)
     pool of each click         -    -  [1 2] [4]
-    negatives, one a click     2    1    1    4        (8 and 5 have no pool: the user's first, [1 2])
-    has_own_negatives                   no   no  yes  yes
+    negatives, one per click   2    1    1    4        (8 and 5 have no pool: the user's first, [1 2])
+    has_own_negatives          no   no  yes  yes
 
-With `autoregressive` off an instance is one click of a user with the clicks before it, as in the conventional
-workflow, and only that click has negatives:
+Without `autoregressive`, an instance is one click of a user with the clicks before it, as in the conventional
+workflow, and that click alone has negatives:
 
     click 3 of user 7          8    5    3
     negatives                  0    0    1
 
-Without `fallback_negatives`, a click that has no pool of its own is history and nothing else: it gets no
-negatives, and with `autoregressive` off it is no instance. Users without any other click are left out. Where no
-click has a pool, all fallback_negatives.
+Without `fallback_negatives`, a click that has no pool of its own is part of histories only: it gets no negatives
+and, without `autoregressive`, is not an instance. Users with no other clicks are left out. Where no click of the
+log has a pool, all clicks get fallback negatives.
 
-What a user gets depends on the seed, the epoch and the user alone, not on who is sampled beside them. A block of
-users costs a few vectorised passes over its clicks; nothing else of the store is read.
+The negatives of a user depend on the seed, the epoch and the user alone, not on the other users of a block. A
+block costs a few vectorised passes over its clicks. Shapes: U instances.
 """
 
 from dataclasses import dataclass
@@ -30,25 +30,25 @@ from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
 from speedyfeed.random import Bits, Stream, generator, random_bits, to_index
 
-USERS = 1 << 16  # counted in one go
+USERS = 1 << 16  # users counted at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instances:
-    """Some users' clicks and negatives; every instance has at least one click."""
+    """Clicks of some users with their negatives; every instance has at least one click."""
 
     users_U: NDArray[np.int64]
     """Rows of the train timelines."""
     candidates: Ragged
-    """By instance: a row per click, int32; column 0 is the click, the others are its negatives."""
+    """Rows of each instance, one per click, int32: column 0 is the click, the others are its negatives."""
     has_own_negatives: Ragged
-    """By instance: whether a click's negatives were skipped in its own impression."""
+    """Whether the negatives of each click come from its own impression, by instance."""
 
     def __len__(self) -> int:
         return len(self.users_U)
 
     def take(self, rows: NDArray[np.integer]) -> "Instances":
-        """Those instances, in that order."""
+        """Selected instances, in the given order."""
         return Instances(
             users_U=self.users_U[rows],
             candidates=self.candidates.take(rows),
@@ -68,7 +68,7 @@ class Instances:
 
 
 class Sampler:
-    """Draws the instances of an epoch."""
+    """Draws the training instances of an epoch from click timelines."""
 
     def __init__(
         self,
@@ -100,33 +100,33 @@ class Sampler:
 
     @property
     def num_instances(self) -> int:
-        """Of an epoch: users with a click to learn from, or those clicks."""
+        """Number of instances of an epoch: users with clicks to learn from, or such clicks."""
         return len(self._keys)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """What tells the instances of an epoch, shuffled anew: rows of users, or places of clicks in the store."""
+        """Keys of the instances of an epoch, shuffled: rows of users, or positions of clicks in the store."""
         return generator(self._seed, Stream.ORDER, epoch).permutation(self._keys)
 
     def sample(self, keys: NDArray[np.int64], epoch: int) -> Instances:
-        """The instances that `order` told, in that order."""
+        """Instances of some keys of `order`, in that order."""
         clicks = self._timelines.clicks
         if self._autoregressive:
             users, ends = keys, clicks.offsets[keys + 1]
             most = self._max_clicks
         else:
             users, ends = np.searchsorted(clicks.offsets, keys, side="right") - 1, keys + 1
-            most = self._max_clicks + 1  # the click itself comes on top of its history
+            most = self._max_clicks + 1  # the target follows the history
         lengths = np.minimum(ends - clicks.offsets[users], most)
         offsets = offsets_of(lengths)
-        # A click's place in the store: its place here, moved to where its instance's clicks begin.
-        places = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
-        clicked = clicks.values[places]
+        # Position of each click in the store: its position here, moved to where the clicks of its instance begin.
+        positions = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
+        clicked = clicks.values[positions]
         learned = slice(None) if self._autoregressive else offsets[1:] - 1
         user_of_click = np.repeat(users, lengths)
         negatives = np.zeros((len(clicked), self._negatives), np.int32)
         has_own_negatives = np.zeros(len(clicked), np.bool)
         negatives[learned], has_own_negatives[learned] = self._draw_negatives(
-            clicked[learned], places[learned], user_of_click[learned], epoch
+            clicked[learned], positions[learned], user_of_click[learned], epoch
         )
         if not self._fallback_negatives:
             negatives[~has_own_negatives] = PAD_NEWS
@@ -137,11 +137,11 @@ class Sampler:
         )
 
     def _draw_negatives(
-        self, clicked: NDArray[np.int32], places: NDArray[np.int64], users: NDArray[np.int64], epoch: int
+        self, clicked: NDArray[np.int32], positions: NDArray[np.int64], users: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int32], NDArray[np.bool]]:
         """(clicks, negatives) news, and for each click whether they come from its own impression."""
         pools = self._timelines.pools
-        rows = self._timelines.click_pools[places]
+        rows = self._timelines.click_pools[positions]
         has_own_negatives = rows >= 0
         rows = np.where(has_own_negatives, rows, self._timelines.user_pools[users])
         listed = rows >= 0
@@ -152,14 +152,14 @@ class Sampler:
             self._seed,
             Stream.NEGATIVES,
             epoch,
-            places[:, None] * self._negatives + np.arange(self._negatives),
+            positions[:, None] * self._negatives + np.arange(self._negatives),
         )
         negatives = np.empty(bits.shape, np.int32)
         negatives[listed] = pools.values[starts[:, None] + choose(bits[listed], sizes)]
-        # A click of the history may be skipped later on: it is no negative of itself.
+        # A clicked article may be in the user's pool as well: it must not be a negative of itself.
         strays = ~listed | (~has_own_negatives & (negatives == clicked[:, None]).any(axis=1))
         if strays.any():
-            # The period holds the click itself: choose among one less, and step over it.
+            # The period contains the click: choose among one less, and skip it.
             chosen = choose(bits[strays], np.full(np.count_nonzero(strays), len(self._period) - 1))
             rank = np.searchsorted(self._period, clicked[strays])[:, None]
             negatives[strays] = self._period[chosen + (chosen >= rank)]
@@ -167,18 +167,18 @@ class Sampler:
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
-        """News to draw from where no pool is known; found when the first such click comes."""
+        """Articles to draw from where a user has no pool; collected when the first such click comes."""
         period = period_news(self._timelines, self._num_news)
         if len(period) < 2:
             raise InputError(
-                "the train split clicks or shows one news only, expected at least two, to tell a click from what "
-                "was shown but not clicked; prepare a larger log"
+                "the train split has one article only, expected at least two: a click and an article that was not "
+                "clicked; prepare a larger log"
             )
         return period
 
 
 def count_with_pool(timelines: Timelines, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each user, the clicks from a place in the store on that have skipped news beside them."""
+    """Number of clicks of each user, from a position in the store on, that have negatives of their own."""
     offsets = timelines.clicks.offsets
     counts = np.empty(len(starts), np.int64)
     for first in range(0, len(starts), USERS):
@@ -190,7 +190,7 @@ def count_with_pool(timelines: Timelines, starts: NDArray[np.int64]) -> NDArray[
 
 
 def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
-    """News that were clicked or skipped, sorted; reads all timelines and pools."""
+    """Articles that were clicked or shown, sorted; reads all timelines and pools."""
     occurs = np.zeros(num_news + 1, np.bool)
     for values in (timelines.clicks.values, timelines.pools.values):
         for block in in_blocks(values):
@@ -199,10 +199,10 @@ def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
 
 
 def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row as many indices below its size as it has bits; distinct, where the size allows it.
+    """One index below the size of its row for each column of bits; distinct where the size allows it.
 
-    Floyd's method, a column at a time: draw below a bound that grows by one; what is taken already becomes the
-    bound's last index, which no earlier column could draw. Every set of indices is equally likely.
+    Floyd's method, one column at a time: draw below a bound that grows by one, and replace an index that is taken
+    by the last one below the bound, which no earlier column could draw. All sets are equally likely.
     """
     num_rows, num_columns = bits.shape
     chosen = np.empty((num_rows, num_columns), np.int64)

@@ -22,9 +22,10 @@ from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
 from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
+from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.metrics import load_rates
-from speedyfeed.training.run_folder import RunConfig, RunFolder, fingerprint, open_run, start_run
+from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run, start_run
 
 CHANCE = 0.5
 SHOWN = 5
@@ -76,7 +77,7 @@ def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
         earlier = open_run(path)
-        if earlier.facts["store"]["fingerprint"] == fingerprint(store.path) and earlier.config == config:
+        if earlier.facts.store.fingerprint == fingerprint(store.path) and earlier.config == config:
             return earlier
         shutil.rmtree(path)
     return start_run(path, config, store)

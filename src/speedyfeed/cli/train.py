@@ -1,9 +1,9 @@
-"""Train a recommender on a store. Ctrl-C saves and stops; --resume goes on.
+"""Train a recommender on a store. Ctrl-C saves a checkpoint and stops; --resume continues.
 
 Example: speedyfeed train store/ runs/first --recipe speed-mini --epochs 3
 
 On several GPUs or machines: torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
-There the same command goes on with a run that was broken off.
+There the same command resumes an interrupted run.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.files import remove_folder
@@ -27,43 +28,45 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.users import UserConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
+from speedyfeed.training.config import RunConfig, TrainConfig
 from speedyfeed.training.distributed.process_group import is_under_torchrun, open_process_group
 from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run_folder import RunConfig, TrainConfig, is_run_of, open_run, start_run
+from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     store: Annotated[Positional[Path], arg(metavar="STORE")]
-    """Prepared log."""
+    """Folder of the prepared store."""
     run: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder of the run."""
+    """Folder of the run, created unless --resume is given."""
     recipe: str = "speed-mini"
-    """A whole run by name, which sets the defaults below: speed-mini, speed-unilm, -half, -last,
+    """Recipe that sets the defaults of all options below: speed-mini, speed-unilm, speed-half, speed-last,
     plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
-    """conventional turns every acceleration of the recipe off, fast turns them on; without, as in the recipe."""
+    """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     resume: bool = False
-    """Go on with the run in RUN, with its own settings."""
+    """Resume the run in RUN with the settings it was started with."""
     json: bool = False
-    """Print how it ended as one JSON object."""
+    """Print the outcome of the run as one JSON object."""
     train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
     words: WordConfig = field(default_factory=WordConfig)
     user: UserConfig = field(default_factory=UserConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
 
     @property
     def config(self) -> RunConfig:
-        """The run they describe."""
+        """Settings of the run that the options describe."""
         return RunConfig(**{part.name: getattr(self, part.name) for part in dataclasses.fields(RunConfig)})
 
 
 def defaults(rest: Sequence[str]) -> Arguments:
-    """The options of the recipe and the workflow that were typed."""
+    """Default options: those of the recipe and the workflow on the command line."""
     words = [part for word in rest for part in word.split("=", 1)]
     typed = {word: after for word, after in pairwise(words) if word in ("--recipe", "--workflow")}
     name = typed.get("--recipe", "speed-mini")
@@ -73,17 +76,17 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    with open_process_group() as ranks:
+    with open_process_group() as group:
         store = open_store(arguments.store)
-        ranks.on_rank_0(lambda: _require_run(arguments, store))
-        with progress_bars() if ranks.is_rank_0 else nullcontext(silent) as report:
+        group.on_rank_0(lambda: _require_run(arguments, store))
+        with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
             try:
-                outcome = train(open_run(arguments.run), store, report, ranks=ranks)
+                outcome = train(open_run(arguments.run), store, report, group=group)
             except InputError:
-                if ranks.is_rank_0 and not (arguments.run / METRICS).exists():
-                    remove_folder(arguments.run)  # it never began: the command, put right, may make it anew
+                if group.is_rank_0 and not (arguments.run / METRICS).exists():
+                    remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again
                 raise
-    if not ranks.is_rank_0:
+    if not group.is_rank_0:
         return
     if arguments.json:
         print(json.dumps(dataclasses.asdict(outcome)))
@@ -92,17 +95,17 @@ def run(arguments: Arguments) -> None:
 
 
 def _require_run(arguments: Arguments, store: Store) -> None:
-    """The folder is there afterwards: made now, or that of the run to go on with."""
+    """Make sure that the run folder exists: create it, or find the run to resume."""
     if arguments.resume:
         if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
-            raise InputError("--resume goes on with the run's own settings: leave out the other options")
+            raise InputError("--resume uses the settings the run was started with: leave out the other options")
         open_run(arguments.run)
     elif not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
         start_run(arguments.run, arguments.config, store)
 
 
 def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
-    """How far the run came, and what to type next."""
+    """Print how far the run came, and the next command."""
     progress = outcome.progress
     best = f", best validation AUC {progress.best_auc:.4f}" if progress.best_auc else ""
     print(
@@ -112,4 +115,4 @@ def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
     if outcome.is_finished:
         print(f"{arguments.run} is ready; next: speedyfeed evaluate {arguments.run} {arguments.store}")
     else:
-        print(f"stopped and saved; go on with: speedyfeed train {arguments.store} {arguments.run} --resume")
+        print(f"stopped and saved; resume with: speedyfeed train {arguments.store} {arguments.run} --resume")

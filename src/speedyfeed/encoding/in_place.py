@@ -1,9 +1,9 @@
-"""Encoding in place: the slow twin of centralized encoding, as the conventional workflow does it.
+"""Encoding in place, as the conventional workflow does it: the slow twin of centralized encoding.
 
-    history of a batch   7 9 0      each of the six is encoded on its own: 9 twice, and padding too
+    history of a batch   7 9 0      all six positions are encoded: 9 twice, and padding too
                          9 0 0
 
-Every place may see its own user, which is what encoders need whose embeddings depend on who reads.
+Every position may know its user, which user-dependent encoders need. Shapes: as in `central`; P positions.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, project_ro
 from speedyfeed.models.packed import PackedNews
 
 
-def encode_places(
+def encode_in_place(
     encoder: NewsEncoder,
     news: PackedNews,
     cache: NewsCache | None,
@@ -28,15 +28,15 @@ def encode_places(
     cached_R: Ids,
     user_ids_B: Tensor | None = None,
 ) -> MergedNews:
-    """A row for every place of the batch, and one of zeros for what stands at padding after all.
+    """Encode every position of the batch; `MergedNews` has a row for each, after one of zeros for padding.
 
-    What the cache answers for is read, as often as it occurs. `user_ids_B` says who reads the places of each row.
+    Cache hits are read as often as they occur. `user_ids_B` are the users of the rows of the batch.
     """
     groups = [torch.as_tensor(group, dtype=torch.long) for group in (history_BL, negatives_BLN)]
     ids_P = torch.cat([group.flatten() for group in groups])
     is_cache_hit_P = torch.isin(ids_P, torch.as_tensor(cached_R, dtype=torch.long))
     encode, read = (~is_cache_hit_P).nonzero().squeeze(1), is_cache_hit_P.nonzero().squeeze(1)
-    chosen = replace(news.select(ids_P[encode]), ids_M=None)  # nothing is kept for another place
+    chosen = replace(news.select(ids_P[encode]), ids_M=None)  # nothing is shared between positions
     if user_ids_B is not None:
         rows = [user_ids_B.repeat_interleave(group[0].numel()) for group in groups]
         chosen = replace(chosen, user_ids_M=torch.cat(rows)[encode])

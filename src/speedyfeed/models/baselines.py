@@ -300,4 +300,4 @@ WORD_ENCODERS: dict[str, type[NRMSNews] | type[NAMLNews] | type[LSTURNews] | typ
     "lstur": LSTURNews,
     "npa": NPANews,
 }
-"""News encoders that start from words, by name; `--news.encoder` takes these or a language model."""
+"""News encoders that start from words, by name; `--encoder` takes these or a language model."""

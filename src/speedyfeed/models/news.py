@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from tyro.conf import arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import InitConfig, NewsModule
@@ -44,7 +45,7 @@ CATEGORY_NORMS = (0.0, 0.3, 1.0)
 class NewsEncoderConfig:
     """Settings of the news encoder, which turns the text of an article into an embedding."""
 
-    encoder: str = "minilm"
+    encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME; or an encoder that
     starts from words: nrms, naml, lstur or npa, which use only this, dim and the settings of words."""
     dim: int = 256

@@ -1,4 +1,7 @@
-"""What a run leaves: the best model so far while it trains, the recommender with its news when it ends."""
+"""Models that a run saves: the best so far while it trains, and the finished recommender with its catalogue.
+
+Shapes: V all articles, D embedding width.
+"""
 
 import torch
 from safetensors.torch import load_model
@@ -15,9 +18,9 @@ from speedyfeed.training.run_folder import RunFolder
 
 
 def save_best(run: RunFolder, model: Recommender, name: str) -> None:
-    """Keep this model as the best so far; the one before goes when it is whole."""
+    """Save this model as the best so far, then remove the one before."""
     path = run.best / name
-    if not path.exists():  # else a resumed run comes by again
+    if not path.exists():  # a resumed run may validate this step again
         with new_folder(path) as folder:
             model.save_pretrained(folder)
     for other in run.best.glob("step-*"):
@@ -26,18 +29,18 @@ def save_best(run: RunFolder, model: Recommender, name: str) -> None:
 
 
 def write_model(
-    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, ranks: ProcessGroup
+    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, group: ProcessGroup
 ) -> None:
-    """The best model, or the last where none was validated, with the embeddings of all news."""
-    ranks.on_rank_0(lambda: _load_best(run, model))
-    ranks.broadcast_module(model)
+    """Write the best model, or the last without validation, with the embeddings of all articles."""
+    group.on_rank_0(lambda: _load_best(run, model))
+    group.broadcast_module(model)
     is_user_dependent = model.news.is_user_dependent
     news_VD = (
         torch.empty(1 + store.num_news, 0)
         if is_user_dependent
-        else encode_all(model.news, news, ranks, report=report)
+        else encode_all(model.news, news, group, report=report)
     )
-    ranks.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
+    group.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
 
 
 def _load_best(run: RunFolder, model: Recommender) -> None:

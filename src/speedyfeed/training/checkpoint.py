@@ -1,15 +1,15 @@
-"""A moment of a run on disk: all it takes to go on as if nothing had happened.
+"""Checkpoints: everything needed to resume a run bit for bit, between any two updates.
 
     step-00001200/
       model/                 what `Recommender.from_pretrained` loads
       training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows
-      state.json             how far the run was
+      state.json             progress of the run
 
-Written beside its place and renamed when whole; no pickle anywhere.
+A checkpoint is written to a temporary folder and renamed when complete; no pickle anywhere.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,25 +21,60 @@ from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder, write_json
 from speedyfeed.pretrained import WEIGHTS, Recommender
+from speedyfeed.training.metrics import MetricsFile
+from speedyfeed.training.schedule import Progress, Schedule
+from speedyfeed.training.trainer import Trainer
 
 TRAINING = "training.safetensors"
 STATE = "state.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """How far a run is."""
+class Checkpointer:
+    """Saves and restores a trainer, and retains its newest checkpoints."""
 
-    step: int = 0
-    """Batches trained on."""
-    epochs: float = 0.0
-    """Passes over the users, the present one in part."""
-    clicks: int = 0
-    """Clicks learned from."""
-    seconds: float = 0.0
-    """Time spent training."""
-    best_auc: float = 0.0
-    """On the validation sample; 0 before the first."""
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._folder = trainer.run.checkpoints
+
+    def restore(self) -> tuple[Progress, LoaderState | None]:
+        """Load the newest checkpoint into the trainer; without one, the progress of a new run and no state."""
+        trainer = self._trainer
+        step = int(trainer.group.broadcast(newest_step(self._folder)))
+        if step < 0:
+            return Progress(), None
+        restored = load_checkpoint(
+            checkpoint_path(self._folder, step),
+            model=trainer.model,
+            loss=trainer.loss,
+            optimizer=trainer.optimizer,
+            scaler=trainer.scaler,
+            cache=trainer.cache if trainer.group.is_writer else None,
+        )
+        trainer.group.barrier()  # until every host has the rows
+        return restored
+
+    def save(self, schedule: Schedule, loader: LoaderState, metrics: MetricsFile) -> None:
+        """Check that the caches of all hosts agree, write a checkpoint, and remove the oldest ones."""
+        step = schedule.progress.step
+        metrics.write(step, self._trainer.check_cache(step))
+        self._trainer.group.on_rank_0(lambda: self._save(schedule.progress, loader))
+        schedule.checkpoint_saved()
+
+    def _save(self, progress: Progress, loader: LoaderState) -> None:
+        trainer = self._trainer
+        trainer.run.require_store(trainer.store)
+        save_checkpoint(
+            self._folder,
+            progress=progress,
+            model=trainer.model,
+            loss=trainer.loss,
+            optimizer=trainer.optimizer,
+            scaler=trainer.scaler,
+            loader=loader,
+            cache=trainer.cache,
+            oldest_row=progress.step - trainer.config.cache.gamma,
+        )
+        prune(self._folder, trainer.config.train.max_checkpoints)
 
 
 def save_checkpoint(
@@ -54,7 +89,7 @@ def save_checkpoint(
     cache: NewsCache | None,
     oldest_row: int,
 ) -> Path:
-    """Write a checkpoint of the run below `folder`; cache rows older than step `oldest_row` are left out."""
+    """Write a checkpoint below `folder`, without cache rows older than step `oldest_row`."""
     path = checkpoint_path(folder, progress.step)
     if path.exists():
         return path
@@ -79,7 +114,7 @@ def load_checkpoint(
     scaler: torch.amp.GradScaler,
     cache: NewsCache | None,
 ) -> tuple[Progress, LoaderState]:
-    """Put everything back where it was; the loader's part is returned."""
+    """Load a checkpoint into the given parts; return the progress and the state of the loader."""
     try:
         state = json.loads((path / STATE).read_text("utf-8"))
         progress = Progress(**state["progress"])
@@ -100,18 +135,18 @@ def load_checkpoint(
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of that step is."""
+    """Folder of the checkpoint of a step."""
     return folder / f"step-{step:08d}"
 
 
 def newest_step(folder: Path) -> int:
-    """Of the newest checkpoint; -1 where there is none."""
+    """Step of the newest checkpoint; -1 where there is none."""
     saved = checkpoints(folder)
     return int(saved[-1].name.removeprefix("step-")) if saved else -1
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
+    """Complete checkpoints, oldest first."""
     return sorted(folder.glob("step-*"))
 
 
@@ -122,7 +157,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """AdamW keeps tensors only: a step count and two moments for each parameter, told by its number."""
+    """State of AdamW, all tensors: a step count and two moments for each parameter, by its number."""
     state = optimizer.state_dict()["state"]
     return {f"optimizer.{number}.{name}": value for number, part in state.items() for name, value in part.items()}
 
@@ -137,5 +172,5 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 
 
 def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The entries below a name, without it."""
+    """Entries whose name begins with the given one, without that prefix."""
     return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}

@@ -1,9 +1,9 @@
-"""Blending: of the way from a run's start to its end, some part is often better than all of it.
+"""Weight interpolation: a model between the initial and the final weights is often better than both.
 
-    pretrained start ----- 0.25 ----- 0.5 ----- 0.75 ----- end
+    initial weights ----- 0.25 ----- 0.5 ----- 0.75 ----- final weights
 
-On the straight line between the two, weights keep what both know (Wortsman et al., 2022). How far to go is for the
-validation to say.
+On the straight line between them, weights retain what both have learned (Wortsman et al., 2022). Validation
+chooses the point.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,27 +16,27 @@ from torch import Tensor, nn
 from speedyfeed.files import new_file
 
 ALPHAS = (0.25, 0.5, 0.75)
-"""Parts of the way that are tried."""
+"""Weights of the final model that are tried."""
 
 
 def save_initial(path: Path, model: nn.Module) -> None:
-    """Keep the weights that training will change."""
+    """Save the weights that training will change."""
     with new_file(path) as partial:
         save_file({name: value.detach().contiguous() for name, value in _trained(model)}, partial)
 
 
 @torch.no_grad()
-def interpolate(path: Path, model: nn.Module, look: Callable[[float], None]) -> None:
-    """Call `look` with each share while the model has gone that far from the start that was saved to `path`.
+def interpolate(path: Path, model: nn.Module, validate: Callable[[float], None]) -> None:
+    """Call `validate` with each alpha while the model has the weights between those saved to `path` and its own.
 
-    Afterwards its weights are what they were.
+    Afterwards the model has its own weights again.
     """
     start: Mapping[str, Tensor] = load_file(path)
     end = {name: value.detach().clone() for name, value in _trained(model)}
-    for share in ALPHAS:
+    for alpha in ALPHAS:
         for name, value in _trained(model):
-            value.copy_(start[name].to(value).lerp(end[name], share))
-        look(share)
+            value.copy_(start[name].to(value).lerp(end[name], alpha))
+        validate(alpha)
     for name, value in _trained(model):
         value.copy_(end[name])
 

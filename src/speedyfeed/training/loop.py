@@ -1,9 +1,9 @@
-"""The training loop: a run from its newest checkpoint to its end; when to look, to save, to stop.
+"""The training loop: a run from its newest checkpoint to its end.
 
-first look --> steps, with looks and checkpoints between --> looks at interpolates --> the recommender
+initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -12,13 +12,14 @@ from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Store
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import write_model
-from speedyfeed.training.checkpoint import Progress
+from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import Meter, MetricsFile
-from speedyfeed.training.run_folder import RunFolder, TrainConfig
+from speedyfeed.training.run_folder import RunFolder
+from speedyfeed.training.schedule import Progress, Schedule
 from speedyfeed.training.signals import Stop, Stopped
 from speedyfeed.training.trainer import Trainer
+from speedyfeed.training.validation import Validator
 
 Watch = Callable[[Trainer, Batch], None]
 
@@ -29,168 +30,162 @@ class Outcome:
 
     progress: Progress
     is_finished: bool
-    """False when it was told to stop before its end; training again goes on from there."""
+    """False if a signal stopped the run before its end; training it again continues from there."""
 
 
 def train(
     run: RunFolder,
     store: Store,
     report: Report = silent,
-    ranks: ProcessGroup = SINGLE_PROCESS,
+    group: ProcessGroup = SINGLE_PROCESS,
     watch: Watch | None = None,
 ) -> Outcome:
-    """Train from the newest checkpoint, or from the start, until the run's limits or a signal say stop.
+    """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
-    `watch` is shown every batch before it is learned from; its time is not counted.
+    `watch` is called with every batch before it is learned from; its time is not counted.
     """
     with Stop() as stop:
-        trainer = Trainer(run, store, ranks)
-        progress, state = trainer.restore()
-        if ranks.any(run.model.exists()):
-            best = run.facts.get("best_auc", progress.best_auc)
+        trainer = Trainer(run, store, group)
+        checkpointer = Checkpointer(trainer)
+        progress, state = checkpointer.restore()
+        _note_start(trainer, is_new=state is None)
+        if group.any(run.model.exists()):
+            best = progress.best_auc if run.facts.best_auc is None else run.facts.best_auc
             return Outcome(progress=replace(progress, best_auc=best), is_finished=True)
         resume_step = -1 if state is None else progress.step
-        with MetricsFile(run.path if ranks.is_rank_0 else None, resume_step=resume_step) as metrics:
+        with (
+            MetricsFile(run.path if group.is_rank_0 else None, resume_step=resume_step) as metrics,
+            _open_loader(trainer, state) as loader,
+        ):
+            schedule = Schedule(run.config.train, progress, num_instances=loader.num_instances)
+            validator = Validator(trainer, metrics)
             try:
-                progress, is_over = _learn(trainer, metrics, progress, state, stop, report, watch)
+                if state is None:
+                    validator.initialize(schedule, stop.heard_by(report, group))
+                recorder = _Recorder(metrics, report, group)
+                _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch)
+                if schedule.is_done:
+                    loader.close()
+                    validator.run_interpolated(schedule, stop)
             except Stopped:
-                return Outcome(progress=progress, is_finished=False)
-            if is_over:
-                progress = _validate_interpolations(trainer, metrics, progress, stop)
-        if not is_over or ranks.any(stop.is_asked):
-            return Outcome(progress=progress, is_finished=False)
-        ranks.on_rank_0(lambda: run.note(best_auc=progress.best_auc))
+                return Outcome(progress=schedule.progress, is_finished=False)
+        if not schedule.is_done or group.any(stop.is_asked):
+            return Outcome(progress=schedule.progress, is_finished=False)
+        group.on_rank_0(lambda: run.note(best_auc=schedule.progress.best_auc))
         try:
-            write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, ranks), ranks)
+            write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, group), group)
         except Stopped:
-            return Outcome(progress=progress, is_finished=False)
-    return Outcome(progress=progress, is_finished=True)
+            return Outcome(progress=schedule.progress, is_finished=False)
+    return Outcome(progress=schedule.progress, is_finished=True)
 
 
 def _learn(
     trainer: Trainer,
-    metrics: MetricsFile,
-    progress: Progress,
-    state: LoaderState | None,
+    loader: Loader,
+    schedule: Schedule,
+    validator: Validator,
+    checkpointer: Checkpointer,
+    recorder: "_Recorder",
     stop: Stop,
-    report: Report,
     watch: Watch | None,
-) -> tuple[Progress, bool]:
-    """Steps, looks and checkpoints; returns how far they came, and whether that was to the end."""
-    config, ranks = trainer.config.train, trainer.ranks
-    is_over = _is_over(progress, config)
-    saved_step = progress.step
+) -> None:
+    """Take steps until the schedule is done or a signal asks to stop."""
+    clock = _Clock()
     factor = 0.0
-    meter = Meter()
-    with Loader(
-        trainer.store.train,
-        trainer.news.lengths_M.numpy(),
-        trainer.config.batch,
-        epochs=config.epochs,
-        state=state,
-        fallback_negatives=trainer.loss.uses_fallback_negatives,
-    ) as loader:
-        if state is None:
-            heard = stop.heard_by(report, ranks)
-            heard("initial validation", 0, 0)
-            auc = trainer.initialize(
-                lambda _, done, total, note="": heard("initial validation", done, total, note)
-            )
-            if trainer.validation is not None:
-                progress = _record_validation(trainer, metrics, progress, auc)
-        while not is_over:
-            started = perf_counter()
+    for batch in clock.time_steps(loader, schedule):
+        if watch is not None:
+            watch(trainer, batch)
+            clock.leave_out()
+        trainer.group.take_traffic()  # traffic between two steps belongs to neither
+        factor = schedule.lr_factor(batch)
+        loss = trainer.step(batch, factor)
+        seconds = trainer.group.broadcast(clock.lap())  # all ranks must agree on the time of the run
+        schedule.advance(batch, seconds=seconds)
+        recorder.add(batch, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction)
+        is_stopped = trainer.group.any(stop.is_asked)
+        recorder.write(schedule, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
+        if schedule.is_done:
+            trainer.flush(factor)
+        if schedule.validation_is_due:
+            validator.run(schedule)
+        if schedule.checkpoint_is_due or (is_stopped and schedule.is_between_updates):
+            checkpointer.save(schedule, loader.state(), recorder.metrics)
+            if is_stopped:
+                return
+    if not schedule.is_done:  # the loader has no more batches
+        schedule.finish()
+        trainer.flush(factor)
+        checkpointer.save(schedule, loader.state(), recorder.metrics)
+
+
+class _Clock:
+    """Times steps: waiting for the batch, and learning from it."""
+
+    def __init__(self) -> None:
+        self._started = 0.0
+        self.waited = 0.0
+        """Seconds spent waiting for the batch of this step."""
+
+    def time_steps(self, loader: Loader, schedule: Schedule) -> Iterator[Batch]:
+        """Batches until the schedule is done or the loader ends; a step begins with the wait for its batch."""
+        while not schedule.is_done:
+            self._started = perf_counter()
             batch = next(loader, None)
             if batch is None:
-                is_over = True
-                trainer.flush(factor)
-                metrics.write(progress.step, trainer.check_cache(progress.step))
-                trainer.save(progress, loader.state())
-                break
-            waited = perf_counter() - started
-            if watch is not None:
-                watch(trainer, batch)
-                started = perf_counter() - waited
-            ranks.take_traffic()  # what was told between two steps is of neither
-            epochs = batch.after.epoch + batch.after.num_instances / loader.num_instances
-            share = _share_of_run(config, (progress.epochs + epochs) / 2, batch.step + 0.5, progress.seconds)
-            factor = lr_factor(share, config.warmup)
-            loss = trainer.step(batch, factor)
-            seconds = ranks.broadcast(perf_counter() - started)  # all must agree on how long the run has been
-            before = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
-            progress = replace(
-                progress,
-                step=batch.step + 1,
-                epochs=epochs,
-                clicks=progress.clicks + batch.num_clicks,
-                seconds=progress.seconds + seconds,
-            )
-            after = _share_of_run(config, progress.epochs, progress.step, progress.seconds)
-            crossed = int(after * config.validations) > int(before * config.validations)
-            meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=ranks.take_traffic())
-            report("train", min(1000, int(1000 * after)), 1000, meter.note())
-            is_stopped = ranks.any(stop.is_asked)
-            is_over = _is_over(progress, config)
-            if meter.is_due(last=after >= 1 or is_stopped):
-                metrics.write(progress.step, meter.take() | {"epochs": epochs, "lr_factor": factor})
-            if is_over:
-                trainer.flush(factor)
-            if trainer.validation is not None and (crossed or is_over):
-                progress = _record_validation(trainer, metrics, progress, trainer.validate())
-            is_whole = progress.step % config.accumulate == 0  # an update is never half saved
-            if is_over or (is_whole and (is_stopped or progress.step - saved_step >= config.checkpoint_every)):
-                metrics.write(progress.step, trainer.check_cache(progress.step))
-                trainer.save(progress, loader.state())
-                saved_step = progress.step
-                if is_stopped:
-                    break
-    return progress, is_over
+                return
+            self.waited = perf_counter() - self._started
+            yield batch
+
+    def leave_out(self) -> None:
+        """Do not count the time since the batch was there."""
+        self._started = perf_counter() - self.waited
+
+    def lap(self) -> float:
+        """Seconds of the step until now."""
+        return perf_counter() - self._started
 
 
-def lr_factor(share: float, warmup: float) -> float:
-    """What peak learning rates are multiplied by after that share of a run: up to 1, then down to 0."""
-    if share < warmup:
-        return share / warmup
-    return max(0.0, (1 - share) / (1 - warmup))
+class _Recorder:
+    """Metrics of steps: added up, shown on a progress bar, and written every few seconds."""
+
+    def __init__(self, metrics: MetricsFile, report: Report, group: ProcessGroup) -> None:
+        self.metrics = metrics
+        self._report = report
+        self._group = group
+        self._meter = Meter()
+
+    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float, fraction: float) -> None:
+        """Count a step and show how far the run is."""
+        traffic = self._group.take_traffic()
+        self._meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
+        self._report("train", min(1000, int(1000 * fraction)), 1000, self._meter.note())
+
+    def write(self, schedule: Schedule, *, lr_factor: float, is_last: bool) -> None:
+        """Write a line of metrics if one is due."""
+        if self._meter.is_due(last=is_last):
+            progress = schedule.progress
+            values = {"epochs": progress.epochs, "lr_factor": lr_factor}
+            self.metrics.write(progress.step, self._meter.take() | values)
 
 
-def _share_of_run(config: TrainConfig, epochs: float, step: float, seconds: float) -> float:
-    """How far a run is by passes, steps or time, whichever is furthest."""
-    return max(
-        epochs / config.epochs,
-        0.0 if config.steps is None else step / config.steps,
-        0.0 if config.minutes is None else seconds / (60 * config.minutes),
+def _note_start(trainer: Trainer, *, is_new: bool) -> None:
+    """Record the precision in run.json, and load pretrained word vectors into a new run."""
+    run, group = trainer.run, trainer.group
+    group.on_rank_0(lambda: run.facts.precision or run.note(precision=trainer.precision_fact))
+    if is_new:
+        vectors = trainer.model.news.load_vectors()
+        group.on_rank_0(lambda: run.note(word_vectors=vectors))
+
+
+def _open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
+    config = trainer.config
+    return Loader(
+        trainer.store.train,
+        trainer.news.lengths_M.numpy(),
+        config.batch,
+        config.cache,
+        seed=config.train.seed,
+        epochs=config.train.epochs,
+        state=state,
+        fallback_negatives=trainer.loss.uses_fallback_negatives,
     )
-
-
-def _is_over(progress: Progress, config: TrainConfig) -> bool:
-    """Whether steps or time are used up; passes end with the loader's batches."""
-    has_steps = config.steps is not None and progress.step >= config.steps
-    return has_steps or (config.minutes is not None and progress.seconds >= 60 * config.minutes)
-
-
-def _record_validation(
-    trainer: Trainer, metrics: MetricsFile, progress: Progress, auc: float, alpha: float | None = None
-) -> Progress:
-    """Note a validation, of a blend perhaps, and keep the model if none was better; the start is always kept."""
-    told = {"validation_auc": auc, "clicks": progress.clicks, "seconds": progress.seconds}
-    metrics.write(progress.step, told if alpha is None else told | {"interpolation_alpha": alpha})
-    if progress.step and not auc > progress.best_auc:
-        return progress
-    trainer.save_best(progress.step, alpha)
-    return replace(progress, best_auc=auc)
-
-
-def _validate_interpolations(trainer: Trainer, metrics: MetricsFile, progress: Progress, stop: Stop) -> Progress:
-    """ValidationPoint at interpolates of the start and the end, where the start was saved."""
-    if not progress.step or not trainer.ranks.any(trainer.run.initial_weights.exists()):
-        return progress
-
-    def look(share: float) -> None:
-        nonlocal progress
-        if trainer.ranks.any(stop.is_asked):
-            return  # all of them come again when the run is resumed
-        progress = _record_validation(trainer, metrics, progress, trainer.validate(), share)
-
-    interpolate(trainer.run.initial_weights, trainer.model, look)
-    return progress

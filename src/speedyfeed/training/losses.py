@@ -1,8 +1,10 @@
-"""Losses: embeddings in, one number out. They know no model, no batch and no cache.
+"""Losses from embeddings to one number; they know no model, no batch and no cache.
 
-`next_click_loss` tells each click from news shown but not clicked (Eq. auto). `in_batch_loss` tells it from
-all news of the batch, which are encoded anyway, so it costs one matrix product. Both compute in float32 whatever
-the precision around them, and are means over clicks: of a part of a batch, weigh each by the part's `Share`.
+`next_click_loss` compares each click with articles that were shown but not clicked (Eq. auto). `in_batch_loss`
+compares it with all articles of the batch, which are encoded anyway, so it costs one matrix product. Both compute
+in float32 and are means over clicks; for a part of a batch, multiply them by the `Share` of the part.
+Shapes: B users, L clicks, N negatives, M distinct articles, S clicks of all users, V all articles, D embedding
+width.
 """
 
 import math
@@ -16,24 +18,24 @@ from speedyfeed.encoding.central import dispatch
 from speedyfeed.errors import InputError
 
 MAX_LOGITS = 2**22
-"""Logits of the in-batch loss held at a time; three arrays of that size, 50 MB."""
+"""Maximum number of logits of the in-batch loss in memory; three such arrays take 50 MB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    """What is learned from a click."""
+    """Losses that are learned from clicks, and their weights."""
 
     fallback_negatives_weight: float = 0.05
-    """Weight of a click that has no impression of its own and has fallback negatives from its user's first one,
-    beside 1 for the others; 0 leaves it to the history. Where no click has an impression, all weigh 1."""
+    """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
+    0 they are part of histories only. In a log without impressions all clicks weigh 1."""
     in_batch: float = 0.0
-    """Share of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
+    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
-    """How far the in-batch loss makes up for popular news being in more batches: 0 not at all, 1 fully."""
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0 is none, 1 is full."""
     temperature: float = 0.05
-    """What inner products are divided by."""
+    """Temperature that inner products of users and articles are divided by."""
     learn_temperature: bool = False
-    """Learn it, from there on."""
+    """Train the temperature, starting from the given value; off by default."""
 
     def __post_init__(self) -> None:
         for name in ("fallback_negatives_weight", "popularity_correction"):
@@ -41,34 +43,34 @@ class LossConfig:
             if not value >= 0:
                 raise InputError(f"{name} {value}: expected 0 or more")
         if not 0 <= self.in_batch <= 1:
-            raise InputError(f"in_batch {self.in_batch}: expected a share, 0 to 1")
+            raise InputError(f"in_batch {self.in_batch}: expected a fraction, 0 to 1")
         if not self.temperature > 0:
             raise InputError(f"temperature {self.temperature}: expected more than 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What part of a batch some of its users are: losses of all parts, times their shares, add up to its own."""
+    """Fraction of a batch that a part of its users is: losses of the parts times their shares add up."""
 
     weight: float = 1.0
-    """Of what its clicks weigh."""
+    """Fraction of the summed weight of the clicks."""
     clicks: float = 1.0
-    """Of its clicks."""
+    """Fraction of the number of clicks."""
 
 
 WHOLE = Share()
 
 
 class ClickLoss(nn.Module):
-    """Both losses together, as `LossConfig` says. Learns the temperature, and nothing else."""
+    """Weighted sum of both losses as `LossConfig` sets it; its only parameter is the temperature."""
 
     def __init__(self, config: LossConfig, fallback_negatives_weight: float) -> None:
-        """`fallback_negatives_weight` is that of the config, unless no click has an impression."""
+        """`fallback_negatives_weight` is that of the config, or 1 in a log without impressions."""
         super().__init__()
         self.config = config
         self.fallback_negatives_weight = fallback_negatives_weight
         self.uses_fallback_negatives = fallback_negatives_weight > 0 or config.in_batch > 0
-        """Or only from clicks that have negatives of their own."""
+        """Whether clicks without negatives of their own are learned from."""
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
 
@@ -82,7 +84,7 @@ class ClickLoss(nn.Module):
         log_popularity_M: Tensor,
         share: Share = WHOLE,
     ) -> Tensor:
-        """`users_BLD` are the users before each click; history and negatives are positions in `news_MD`."""
+        """Loss of users before each click, `users_BLD`; history and negatives are positions in `news_MD`."""
         config = self.config
         users_BLD = users_BLD.float() * self.log_scale.exp()
         loss = users_BLD.new_zeros(())
@@ -125,21 +127,21 @@ def in_batch_loss(
     *,
     max_logits: int = MAX_LOGITS,
 ) -> Tensor:
-    """Mean cross entropy of each click against all news of the batch; 0 where nothing was clicked.
+    """Mean cross entropy of each click against all articles of the batch; 0 where nothing was clicked.
 
-    `history_BL` are positions in `news_MD`, 0 for padding. A user's other clicks, earlier and later, are no
-    negatives, nor is the padding. `bias_M` is added to the logits: minus the logarithm of a news' chance to be in
-    the batch makes up for it (Bengio and Senecal, 2008), else popular news are learned as disliked.
+    `history_BL` holds positions in `news_MD`, 0 for padding. Other clicks of the user and padding are not
+    negatives. `bias_M` is added to the logits: minus the log probability of an article being in the batch corrects
+    the bias against popular articles (Bengio and Senecal, 2008).
 
-    Clicks x news logits may not fit in memory: they are made some clicks at a time, and again in the backward
-    pass.
+    Clicks x articles logits may not fit in memory: they are computed for some clicks at a time, and again in the
+    backward pass.
     """
     own_BM = torch.zeros(len(history_BL), len(news_MD), dtype=torch.bool, device=news_MD.device)
     own_BM.scatter_(1, history_BL, True)
     own_BM[:, 0] = True
-    user_S, place_S = history_BL.nonzero(as_tuple=True)
-    target_S = history_BL[user_S, place_S]
-    users_SD = users_BLD[user_S, place_S]
+    user_S, position_S = history_BL.nonzero(as_tuple=True)
+    target_S = history_BL[user_S, position_S]
+    users_SD = users_BLD[user_S, position_S]
 
     def total(users_SD: Tensor, news_MD: Tensor, user_S: Tensor, target_S: Tensor) -> Tensor:
         with torch.autocast(users_SD.device.type, enabled=False):
@@ -150,7 +152,7 @@ def in_batch_loss(
             logits_SM = logits_SM.masked_fill_(is_masked_SM, -math.inf)
             return nn.functional.cross_entropy(logits_SM, target_S, reduction="sum")
 
-    loss = users_SD[:0].float().sum()  # zero, and a backward pass leads from it to the users
+    loss = users_SD[:0].float().sum()  # zero, but connected to the users for the backward pass
     size = max(1, max_logits // len(news_MD))
     for first in range(0, len(target_S), size):
         part = slice(first, first + size)
@@ -167,12 +169,12 @@ def in_batch_loss(
 
 
 def log_popularity(num_clicks_V: Tensor) -> Tensor:
-    """Logarithm of each news' share of all clicks, every news counted once more than it was clicked."""
+    """Logarithm of the fraction of clicks of each article, with one click added to every article."""
     counts_V = num_clicks_V.float() + 1
     return counts_V.log() - counts_V.sum().log()
 
 
 def _weighted_mean(loss_BL: Tensor, weights_BL: Tensor) -> Tensor:
-    """0 where all weights are."""
+    """Weighted mean; 0 where all weights are 0."""
     total = weights_BL.sum()
     return (loss_BL * weights_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)

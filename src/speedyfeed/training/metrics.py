@@ -1,4 +1,4 @@
-"""What a run measures, step by step: a line of JSON each, and TensorBoard."""
+"""Metrics of a run: lines of JSON and TensorBoard events."""
 
 import json
 import os
@@ -17,14 +17,14 @@ SECONDS_PER_LINE = 5.0
 
 
 class Meter:
-    """Adds up what batches cost and gave, until a line of metrics is due."""
+    """Sums over steps until a line of metrics is due."""
 
     def __init__(self) -> None:
         self._since = perf_counter()
         self._reset()
 
     def add(self, batch: Batch, *, loss: float, seconds: float, waited: float, traffic: Traffic) -> None:
-        """One step: its time in all, the part spent waiting for the batch, and what ranks told each other."""
+        """Add one step: its loss, its time, the part of it spent waiting for the batch, and its communication."""
         self._steps += 1
         self._loss += loss
         self._seconds += seconds
@@ -38,11 +38,11 @@ class Meter:
         self._padded += batch.num_padded_tokens
 
     def is_due(self, *, last: bool) -> bool:
-        """Whether the last line is some seconds old, or no other will come, and there is something to say."""
+        """Whether there are steps to report and the last line is some seconds old, or this is the last one."""
         return self._steps > 0 and (last or perf_counter() - self._since >= SECONDS_PER_LINE)
 
     def values(self) -> dict[str, float]:
-        """Means and rates since the last line."""
+        """Means per step and rates per second since the last line."""
         values = {
             "loss": self._loss / self._steps,
             "step_seconds": self._seconds / self._steps,
@@ -59,14 +59,14 @@ class Meter:
         return values
 
     def take(self) -> dict[str, float]:
-        """The same, and start anew."""
+        """Return `values` and start the sums anew."""
         values = self.values()
         self._since = perf_counter()
         self._reset()
         return values
 
     def note(self) -> str:
-        """For a progress bar."""
+        """Short summary for a progress bar."""
         values = self.values()
         return (
             f"loss {values['loss']:.4f}  {values['clicks_per_second']:,.0f} clicks/s  "
@@ -83,9 +83,9 @@ class MetricsFile:
     """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
 
     def __init__(self, folder: Path | None, *, resume_step: int) -> None:
-        """What comes again in a resumed run is dropped: lines past `resume_step`, and interpolations.
+        """Open the files, without lines that a resumed run repeats: those after `resume_step`, and interpolations.
 
-        -1 is a run from its start. No folder: nothing is written.
+        A `resume_step` of -1 is a new run. Without a folder nothing is written.
         """
         self._file: TextIO | None = None
         if folder is None:
@@ -102,7 +102,7 @@ class MetricsFile:
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """One line, on disk before the next step."""
+        """Write one line to disk, before the next step."""
         if self._file is None or not values:
             return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
@@ -122,7 +122,7 @@ class MetricsFile:
 
 
 def load_rates(folder: Path) -> dict[str, float]:
-    """Mean of every rate a run logged in the second half of its lines, when the cache had filled."""
+    """Mean of every rate in the second half of the lines of a run, when the cache is warm."""
     lines = [json.loads(line) for line in _lines(folder / METRICS)]
     lines = [line for line in lines if "clicks_per_second" in line]
     late = lines[len(lines) // 2 :]
@@ -130,7 +130,7 @@ def load_rates(folder: Path) -> dict[str, float]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Whole lines; one cut short by a kill is none."""
+    """Complete lines of a file, without one that a kill cut short."""
     if not path.exists():
         return []
     return [line for line in path.read_text("utf-8").splitlines(keepends=True) if line.endswith("\n")]

@@ -1,14 +1,14 @@
-"""A run folder: where everything of a training run is, and what it was started with.
+"""A run folder: the files of a training run, and the facts about it in run.json.
 
 RUN/
-  run.json        settings, store, precision, versions: what ran
-  document_frequencies.parquet  so that later articles are refined alike
-  metrics.jsonl   a line per logged step; tensorboard/ has the same
-  checkpoints/    step-N/: all it takes to resume; the newest few
-  initial.safetensors  the weights it began with, to be blended with the last
-  best/           step-N/: the model that validated best so far
-  model/          the finished recommender with its news and how they were prepared, written last
-  index/          the graphs of the last evaluation
+  run.json             settings, store, precision and version of the run
+  document_frequencies.parquet   number of articles each word occurs in, used to refine articles that come later
+  metrics.jsonl        one line per logged step; tensorboard/ holds the same values
+  checkpoints/         step-N/: everything needed to resume; the newest few
+  initial.safetensors  initial weights, interpolated with the final ones
+  best/                step-N/: the model with the best validation AUC so far
+  model/               the finished recommender with its catalogue and its text settings, written last
+  index/               HNSW graphs of the last evaluation
 """
 
 import dataclasses
@@ -20,89 +20,84 @@ from pathlib import Path
 from typing import Any
 
 from speedyfeed import __version__
-from speedyfeed.batching.batches import BatchConfig
-from speedyfeed.data.manifest import MANIFEST
+from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, write_json
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.recommender import RecommenderConfig
-from speedyfeed.models.users import UserConfig
-from speedyfeed.training.losses import LossConfig
+from speedyfeed.models.base import InitConfig
+from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
+RUN_VERSION = 1
+"""Layout of run.json; runs of other layouts are refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """How long, how fast and how exactly to learn."""
+class StoreReference:
+    """The store a run trains on, and the fingerprint by which it is recognized."""
 
-    epochs: int = 3
-    """Passes over all users."""
-    steps: int | None = None
-    """Stop after so many batches, if that comes first; 0 keeps the untrained model."""
-    minutes: float | None = None
-    """Stop after so many minutes of training, if that comes first. Learning rates follow the clock then, so no two
-    such runs are quite the same."""
-    encoder_lr: float = 1e-5
-    """Peak learning rate of the pretrained encoder."""
-    lr: float = 1e-4
-    """Peak learning rate of everything else."""
-    warmup: float = 0.1
-    """Share of the run in which the learning rates rise; then they fall to zero."""
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    """Longest gradient; longer ones are scaled down."""
-    accumulate: int = 1
-    """Batches per update of the weights."""
-    precision: str = "auto"
-    """auto measures fp32 and bf16 at the start; or fp32, bf16, fp16 (CUDA)."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    cache_type: str = "fp32"
-    """Number format of cached embeddings: fp32 or bf16."""
-    validations: int = 6
-    """Validations of the run, evenly spread over it; 0 = none, and the last model is the one kept."""
-    validation_impressions: int = 2000
-    """Dev impressions in the validation sample."""
-    checkpoint_every: int = 200
-    """Batches between checkpoints."""
-    max_checkpoints: int = 2
-    """Newest checkpoints to retain; older ones are removed."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "checkpoint_every", "max_checkpoints", "validation_impressions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.steps is not None and self.steps < 0:
-            raise InputError(f"steps {self.steps}: expected at least 0")
-        if not 0 <= self.warmup < 1:
-            raise InputError(f"warmup {self.warmup}: expected a share, 0 to below 1")
+    path: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
-    """A whole run: recipes return one."""
+class PrecisionFact:
+    """The precision a run trains in, why it was chosen, and on which device."""
 
-    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
-    words: WordConfig = field(default_factory=WordConfig)
-    user: UserConfig = field(default_factory=UserConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    name: str
+    reason: str
+    device: str
 
-    @property
-    def recommender(self) -> RecommenderConfig:
-        """The model's part."""
-        return RecommenderConfig(news=self.news, words=self.words, user=self.user)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """Facts about a run, as run.json records them."""
+
+    config: RunConfig
+    """Settings the run was started with."""
+    store: StoreReference
+    """Store the run trains on."""
+    text: TextFacts
+    """Facts that decide which tokens a text becomes, taken from that store."""
+    speedyfeed: str = __version__
+    """Version of the program that started the run."""
+    precision: PrecisionFact | None = None
+    """Precision of training; None until the first step is prepared."""
+    word_vectors: dict[str, int] = field(default_factory=dict)
+    """Counts of words in all and of words with a pretrained vector; empty without a GloVe file."""
+    init: InitConfig | None = None
+    """Initialization that validated best; None until it is chosen."""
+    best_auc: float | None = None
+    """Best validation AUC; None until training ends."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values of all facts, with the version of the layout."""
+        facts = dataclasses.asdict(self) | {"config": plain_config(self.config)}
+        return {"run_version": RUN_VERSION, **facts}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "RunFacts":
+        """Facts from what `to_json` gave; KeyError, TypeError or ValueError where it did not."""
+        values = dict(values.items())
+        if values.pop("run_version", None) != RUN_VERSION:
+            raise ValueError("another run_version")
+        precision, init = values["precision"], values["init"]
+        return cls(
+            **values
+            | {
+                "config": _config_from(values["config"]),
+                "store": StoreReference(**values["store"]),
+                "text": TextFacts.from_json(values["text"]),
+                "precision": None if precision is None else PrecisionFact(**precision),
+                "init": None if init is None else InitConfig(**init),
+            }
+        )
 
 
 class RunFolder:
-    """The paths of a run, and its `run.json`."""
+    """Paths of a run and the facts about it."""
 
-    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, path: Path, facts: RunFacts) -> None:
         self.path = path
         self.facts = facts
         self.checkpoints = path / "checkpoints"
@@ -113,68 +108,79 @@ class RunFolder:
 
     @property
     def config(self) -> RunConfig:
-        """What it was started with."""
-        saved = self.facts["config"]
-        parts = {part.name: part.default_factory for part in dataclasses.fields(RunConfig)}
-        return RunConfig(**{name: type(make())(**saved[name]) for name, make in parts.items()})  # type: ignore[operator]
+        """Settings the run was started with."""
+        return self.facts.config
 
     def note(self, **facts: Any) -> None:
-        """Add to `run.json`."""
-        self.facts |= facts
+        """Set some of the facts, and write run.json anew."""
+        self.facts = dataclasses.replace(self.facts, **facts)
         partial = self.path / f"{RUN}.partial"
-        write_json(partial, self.facts)
+        write_json(partial, self.facts.to_json())
         partial.replace(self.path / RUN)
 
     def require_store(self, store: Store) -> None:
-        """Refuse any store but the one the run began with, as it was."""
-        if fingerprint(store.path) != self.facts["store"]["fingerprint"]:
+        """Refuse any store but the one the run was started with, unchanged."""
+        if fingerprint(store.path) != self.facts.store.fingerprint:
             raise InputError(
-                f"{store.path}: is not the store this run began with ({self.facts['store']['path']}), or was "
+                f"{store.path}: is not the store this run began with ({self.facts.store.path}), or was "
                 "prepared anew; give that one, or start another run"
             )
 
 
 def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
-    """Make a run folder; one that has a run already is refused."""
+    """Create a run folder; a folder that holds a run already is refused."""
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
-    facts = {
-        "speedyfeed": __version__,
-        "config": _plain(config),
-        "store": {"path": str(store.path.resolve()), "fingerprint": fingerprint(store.path)},
-        "text": store.text_facts.to_json(),
-    }
+    facts = RunFacts(
+        config=config,
+        store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
+        text=store.text_facts,
+    )
     with new_folder(path) as folder:
-        write_json(folder / RUN, facts)
+        write_json(folder / RUN, facts.to_json())
         if (store.path / DOCUMENT_FREQUENCIES).exists():
             shutil.copyfile(store.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
     return RunFolder(path, facts)
 
 
 def open_run(path: Path) -> RunFolder:
-    """A run folder that is there."""
+    """Open an existing run folder."""
     try:
-        return RunFolder(path, json.loads((path / RUN).read_text("utf-8")))
+        values = json.loads((path / RUN).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: no run here; start one with: speedyfeed train STORE {path}") from error
+    try:
+        return RunFolder(path, RunFacts.from_json(values))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: is a run of an older layout; train it again") from error
 
 
 def is_run_of(path: Path, config: RunConfig, store: Store) -> bool:
-    """Whether a run with these settings on that store is there already."""
+    """Whether the folder holds a run with these settings on that store."""
     if not (path / RUN).exists():
         return False
     facts = open_run(path).facts
-    return bool(facts["config"] == _plain(config) and facts["store"]["fingerprint"] == fingerprint(store.path))
+    return plain_config(facts.config) == plain_config(config) and facts.store.fingerprint == fingerprint(
+        store.path
+    )
 
 
 def fingerprint(store: Path) -> str:
-    """Of a store: its manifest names the checksum of every file."""
+    """Checksum of a store's manifest, which names the checksum of every file."""
     try:
         return hashlib.sha256((store / MANIFEST).read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"{store}: the store is gone; put it back and resume") from error
 
 
-def _plain(config: RunConfig) -> Any:
-    """As JSON has it."""
-    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+def plain_config(config: RunConfig) -> dict[str, Any]:
+    """Settings of a run as plain JSON values."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return plain
+
+
+def _config_from(saved: dict[str, Any]) -> RunConfig:
+    parts = {part.name: part.default_factory for part in dataclasses.fields(RunConfig)}
+    if saved.keys() != parts.keys():
+        raise KeyError(f"parts {sorted(saved)}, expected {sorted(parts)}")
+    return RunConfig(**{name: type(make())(**saved[name]) for name, make in parts.items()})  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps, or by work that reports how far it is."""
+"""Ctrl-C and SIGTERM as a request to stop, honoured between two steps or at the next progress report."""
 
 import signal
 import threading
@@ -12,11 +12,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):
-    """Work was broken off because a signal asked for it."""
+    """Work was interrupted because a signal asked to stop."""
 
 
 class Stop:
-    """While entered, the first signal sets `is_asked`; a second one acts as it always did."""
+    """Context in which the first signal sets `is_asked`; a second one has its usual effect."""
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -28,15 +28,15 @@ class Stop:
                 self._before[number] = signal.signal(number, self._hear)
         return self
 
-    def heard_by(self, report: Report, ranks: ProcessGroup) -> Report:
-        """The report, raising `Stopped` once a signal came; one of several ranks does not leave the others."""
+    def heard_by(self, report: Report, group: ProcessGroup) -> Report:
+        """Progress callback that raises `Stopped` after a signal; with several ranks it never does."""
 
         def told(*args: Any) -> None:
             if self.is_asked:
                 raise Stopped
             report(*args)
 
-        return told if ranks.world == 1 else report
+        return told if group.world == 1 else report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

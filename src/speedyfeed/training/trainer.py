@@ -1,20 +1,18 @@
-"""A step of training, and all that one needs; it can be put down and taken up between any two steps, bit for bit.
+"""The trainer: model, loss, optimizer and cache of a run, and one step of training.
 
-Batch --> workflow: encode news, users, loss --> cache rows written --> update
+Batch --> workflow: encode articles and users, loss --> write fresh rows to the cache --> update
 
-Several ranks take every step together and hold the same weights after it; rank 0 alone writes to the run folder.
+Several ranks take every step together and hold the same weights after it. Building a trainer writes nothing.
+Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 """
 
 import math
-from dataclasses import asdict
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from speedyfeed.batching.batches import Batch
-from speedyfeed.batching.loader import LoaderState
-from speedyfeed.data.manifest import TextFacts
 from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.ids import id_maps_of
@@ -27,62 +25,54 @@ from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
 from speedyfeed.random import Stream, random_bits
-from speedyfeed.runtime import Precision, choose_device, choose_precision, seed_everything
+from speedyfeed.runtime import PRECISIONS, Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
-from speedyfeed.training.artifacts import save_best
-from speedyfeed.training.checkpoint import (
-    Progress,
-    checkpoint_path,
-    load_checkpoint,
-    newest_step,
-    prune,
-    save_checkpoint,
-)
+from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
-from speedyfeed.training.run_folder import RunFolder, TrainConfig, open_run
-from speedyfeed.training.validation import Validation
+from speedyfeed.training.run_folder import PrecisionFact, RunFolder
+from speedyfeed.training.validation_sample import ValidationSample
 from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
-"""News that the projection of a new run is fitted to."""
-NOT_FINITE = "the last checkpoint is whole. Try a lower --encoder-lr or --lr, or --precision fp32"
+"""Number of sampled articles that the projection of a new run is fitted to."""
+NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
 class Trainer:
-    """A run and everything one of its steps needs."""
+    """Model, loss, optimizer, cache and validation sample of a run, and the steps that train them."""
 
-    def __init__(self, run: RunFolder, store: Store, ranks: ProcessGroup = SINGLE_PROCESS) -> None:
+    def __init__(self, run: RunFolder, store: Store, group: ProcessGroup = SINGLE_PROCESS) -> None:
         run.require_store(store)
         self.run = run
-        self.ranks = ranks
+        self.group = group
         self.store = store
         self.config = config = run.config
-        self.device = ranks.local_device(choose_device(config.train.device))
-        if ranks.world > 1 and config.news.frozen_file is not None:
-            raise InputError("news.frozen-file is written by one process: leave it out, or train with one rank")
+        self.device = group.local_device(choose_device(config.train.device))
+        if group.world > 1 and config.news.frozen_file is not None:
+            raise InputError(
+                "news.frozen-file can be written by one process only: leave it out, or train with one rank"
+            )
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
         tokenizer = store.word_tokenizer if self.model.news.uses_words else config.news.encoder
         self.model.news.packer = Articles(
-            TextFacts.from_json(run.facts["text"]),
-            document_frequencies=run.document_frequencies,
-            encoder=str(tokenizer),
+            run.facts.text, document_frequencies=run.document_frequencies, encoder=str(tokenizer)
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
         self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
-        self._waiting_weight = 0.0  # of what was learned since the last update
+        self._waiting_weight = 0.0  # summed weight of clicks since the last update
         self.cache = (
             NewsCache(
                 num_news=store.num_news,
                 width=self.model.news.width,
-                dtype=config.train.cache_type,
-                zeros=ranks.shared_zeros,
+                dtype=config.cache.dtype,
+                zeros=group.shared_zeros,
             )
-            if config.batch.gamma
+            if config.cache.gamma
             else None
         )
         self.precision = self._choose_precision()
@@ -95,27 +85,27 @@ class Trainer:
             self.cache,
             log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news))),
             config.batch,
-            ranks,
+            group,
         )
-        self.validation = Validation.of(store, config.train, self.model.id_maps)
-        seed_everything(config.train.seed)  # a run starts alike, whatever was drawn to build it
+        self.validation = ValidationSample.of(store, config.train, self.model.id_maps)
+        seed_everything(config.train.seed)  # a run starts from the same random state, whatever building it drew
 
     def step(self, batch: Batch, lr_factor: float) -> float:
-        """Learn from a batch; returns the loss."""
+        """Learn from a batch and return its loss."""
         self.model.train()
-        # What dropout draws follows from the step and the rank: there is nothing to save, and nothing to lose.
-        (bits,) = random_bits(self.config.train.seed, Stream.DROPOUT, batch.step, np.array([self.ranks.rank]))
+        # Dropout is seeded by step and rank, so checkpoints need no random state.
+        (bits,) = random_bits(self.config.train.seed, Stream.DROPOUT, batch.step, np.array([self.group.rank]))
         torch.manual_seed(int(bits))
         with self.precision.autocast():
             learned = self.workflow(batch)
-        if self.cache is not None and self.ranks.is_writer:
+        if self.cache is not None and self.group.is_writer:
             self.cache.write(learned.merged.encoded_E, learned.merged.encoded_EH, batch.step)
-        # No rank is past this before all have come here: what was written above is there when the next step reads.
-        value = self.ranks.all_reduce(float(learned.loss.detach()))
+        # A barrier as well: rows written above are there when the next step of any rank reads them.
+        value = self.group.all_reduce(float(learned.loss.detach()))
         if not math.isfinite(value):
             raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
         accumulate = self.config.train.accumulate
-        # Batches of one update learn as one batch of all their clicks would: each by what its clicks weigh.
+        # Accumulated batches count by the weight of their clicks, as one batch of all their clicks would.
         weight = weigh(batch, self.loss.fallback_negatives_weight)[0] if accumulate > 1 else 1.0
         self.scaler.scale(learned.loss * weight).backward()
         self._waiting_weight += weight
@@ -124,32 +114,15 @@ class Trainer:
         return value
 
     def flush(self, lr_factor: float) -> None:
-        """Update with what was learned since the last update: at the end it may be less than one takes."""
+        """Apply the gradients accumulated since the last update, if there are any."""
         if self._waiting_weight:
             self._update(lr_factor)
 
-    def restore(self) -> tuple[Progress, LoaderState | None]:
-        """Where the newest checkpoint stands, everything put back; the very start where there is none."""
-        saved = self.ranks.broadcast(newest_step(self.run.checkpoints))
-        if saved < 0:
-            vectors = self.model.news.load_vectors()
-            self.ranks.on_rank_0(lambda: self.run.note(**vectors))
-            return Progress(), None
-        restored = load_checkpoint(
-            checkpoint_path(self.run.checkpoints, int(saved)),
-            model=self.model,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            scaler=self.scaler,
-            cache=self.cache if self.ranks.is_writer else None,
-        )
-        self.ranks.barrier()  # until every host has the rows
-        return restored
-
     def initialize(self, report: Report = silent) -> float:
-        """Begin where it validates best, of all starts the encoder has; returns that AUC, 0 without a validation.
+        """Initialize the model as validates best among the encoder's candidates; return its AUC, or 0.
 
-        Texts are read once for all starts. User-dependent encoders, which are costly to validate, take the first.
+        Texts are encoded once for all candidates. User-dependent encoders are costly to validate and take the
+        first candidate.
         """
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
@@ -159,71 +132,47 @@ class Trainer:
             shown = self.validation.select(self.news)
             with self.precision.autocast():
                 shown_MH = news.encode_texts(shown, report=report)
-            aucs = {start: self._try(start, sample_MH, shown_MH, shown) for start in news.init_candidates}
-            best = max(aucs, key=lambda start: aucs[start])
+            aucs = {init: self._try(init, sample_MH, shown_MH, shown) for init in news.init_candidates}
+            best = max(aucs, key=lambda init: aucs[init])
             auc = aucs[best]
         news.initialize(best, sample_MH)
-        self.ranks.broadcast_module(self.model)
+        self.group.broadcast_module(self.model)
         if self.validation is not None and news.is_user_dependent:
             auc = self.validate()
-        self.ranks.on_rank_0(lambda: self.run.note(start=asdict(best)))
+        self.group.on_rank_0(lambda: self.run.note(init=best))
         if self.interpolates:
-            self.ranks.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
+            self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
         return auc
 
     @torch.no_grad()
-    def _try(self, start: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
-        """AUC of the validation sample if the run began there."""
+    def _try(self, init: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
+        """AUC of the validation sample with this initialization."""
         assert self.validation is not None
         self.model.train(False)
-        self.model.news.initialize(start, sample_MH)
+        self.model.news.initialize(init, sample_MH)
         with self.precision.autocast():
             news_MD = self.model.news.project(shown_MH.to(self.device), shown.categories_M).float().cpu()
-        return self.ranks.broadcast(self.validation.measure_encoded(self.model, news_MD))
+        return self.group.broadcast(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
-        """AUC of the validation sample, as rank 0 finds it."""
+        """AUC of the validation sample, as rank 0 measures it."""
         assert self.validation is not None
-        return self.ranks.broadcast(self.validation.measure(self.model, self.news, self.precision, self.ranks))
+        return self.group.broadcast(self.validation.measure(self.model, self.news, self.precision, self.group))
 
     @property
     def interpolates(self) -> bool:
-        """Whether the end of the run is blended with its start: only a pretrained start is worth it."""
+        """Whether final weights are interpolated with the initial ones: only where those are pretrained."""
         return self.validation is not None and any(True for _ in self.model.news.pretrained())
 
-    def save_best(self, step: int, alpha: float | None = None) -> None:
-        """Keep the model of this step as the best so far; of a blend, the share is the end's."""
-        name = f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
-        self.ranks.on_rank_0(lambda: save_best(self.run, self.model, name))
-
-    def save(self, progress: Progress, loader: LoaderState) -> None:
-        """A checkpoint; older ones go when it is whole."""
-        self.ranks.on_rank_0(lambda: self._save(progress, loader))
-
     def check_cache(self, step: int) -> dict[str, float]:
-        """A checksum of what a plan can still read after so many steps; every host must hold the same."""
-        if self.cache is None or self.ranks.world == 1:
+        """Checksum of the cache rows that later steps can read; raises where the copies of the hosts differ."""
+        if self.cache is None or self.group.world == 1:
             return {}
-        own = int(self.cache.checksum(step - self.config.batch.gamma)[:12], 16) if self.ranks.is_writer else -1
-        copies = [checksum for checksum in self.ranks.all_gather(own) if checksum >= 0]
+        own = int(self.cache.checksum(step - self.config.cache.gamma)[:12], 16) if self.group.is_writer else -1
+        copies = [checksum for checksum in self.group.all_gather(own) if checksum >= 0]
         if len(set(copies)) > 1:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
         return {"cache_checksum": copies[0], "cache_copies": len(copies)}
-
-    def _save(self, progress: Progress, loader: LoaderState) -> None:
-        self.run.require_store(self.store)
-        save_checkpoint(
-            self.run.checkpoints,
-            progress=progress,
-            model=self.model,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            scaler=self.scaler,
-            loader=loader,
-            cache=self.cache,
-            oldest_row=progress.step - self.config.batch.gamma,
-        )
-        prune(self.run.checkpoints, self.config.train.max_checkpoints)
 
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
@@ -233,10 +182,10 @@ class Trainer:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad /= self._waiting_weight
-        self.ranks.all_reduce_gradients(parameters)
+        self.group.all_reduce_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
         length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
-        if not math.isfinite(length) and not self.scaler.is_enabled():  # which leaves out such an update
+        if not math.isfinite(length) and not self.scaler.is_enabled():  # the scaler skips such updates
             raise InputError(f"a gradient became {length}; {NOT_FINITE}")
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -247,31 +196,40 @@ class Trainer:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _choose_precision(self) -> Precision:
-        """As the run began: a resumed run must not choose again."""
-        self.ranks.on_rank_0(self._note_precision)
-        known = open_run(self.run.path).facts["precision"]
-        return Precision(name=known["name"], device=self.device, reason=known["reason"])
+        """Precision that run.json records, or else rank 0's choice: a resumed run must not choose again."""
+        names = list(PRECISIONS)
+        chosen = self.group.on_rank_0(self._recorded_precision)
+        name = names[int(self.group.broadcast(0 if chosen is None else names.index(chosen.name)))]
+        return chosen or Precision(name=name, device=self.device, reason="chosen by rank 0")
 
-    def _note_precision(self) -> None:
-        if "precision" not in self.run.facts:
-            chosen = choose_precision(self.config.train.precision, self.device, self.model.news.trial_step())
-            self.run.note(precision={"name": chosen.name, "reason": chosen.reason}, device=str(self.device))
+    def _recorded_precision(self) -> Precision:
+        known = self.run.facts.precision
+        if known is not None:
+            return Precision(name=known.name, device=self.device, reason=known.reason)
+        return choose_precision(self.config.train.precision, self.device, self.model.news.trial_step())
+
+    @property
+    def precision_fact(self) -> PrecisionFact:
+        """Precision of the run for run.json; the device is that of the run's first start."""
+        known = self.run.facts.precision
+        chosen = self.precision
+        return known or PrecisionFact(name=chosen.name, reason=chosen.reason, device=str(self.device))
 
 
 def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
-    """An untrained recommender for a store: pretrained where it can be, the store's words and names elsewhere."""
+    """Untrained recommender for a store: a pretrained encoder, or one for the words of the store."""
     tokenizer = load_tokenizer(str(store.word_tokenizer) if config.uses_words else config.news.encoder)
     settings = store.manifest.settings
     if not config.uses_words and checksum_of(tokenizer) != settings.tokenizer:
         raise InputError(
-            f"{store.path}: holds tokens of encoder {settings.encoder!r}, and those of {config.news.encoder!r} "
-            f"are others; prepare the log again with --encoder {config.news.encoder}"
+            f"{store.path}: holds tokens of encoder {settings.encoder!r}, but {config.news.encoder!r} needs "
+            f"others; prepare the log again with --encoder {config.news.encoder}"
         )
     return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW, one rate for the pretrained encoder and one for what starts from nothing; vectors do not decay."""
+    """AdamW with one learning rate for the pretrained encoder and one for the rest; vectors do not decay."""
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
     pretrained = set(model.news.pretrained())
     for parameter in (*model.parameters(), *loss.parameters()):

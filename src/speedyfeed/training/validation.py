@@ -1,104 +1,79 @@
-"""A sample of dev impressions, ranked now and then while training."""
+"""Validations of a run: measure the AUC, record it, and save the model if none was better.
 
-import logging
+initial validation --> validations between steps --> validations of interpolated weights
+"""
+
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from speedyfeed.progress import Report
+from speedyfeed.training.artifacts import save_best
+from speedyfeed.training.interpolation import interpolate
+from speedyfeed.training.metrics import MetricsFile
+from speedyfeed.training.schedule import Schedule
+from speedyfeed.training.signals import Stop
+from speedyfeed.training.trainer import Trainer
 
-from speedyfeed.data.store import PAD_NEWS, Impressions, Store
-from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
-from speedyfeed.encoding.ids import user_indices
-from speedyfeed.evaluation.metrics import measure_ranking
-from speedyfeed.evaluation.ranking import score_candidates
-from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
-from speedyfeed.models.id_maps import IdMaps
-from speedyfeed.models.packed import PackedNews
-from speedyfeed.pretrained import Recommender
-from speedyfeed.ragged import Ragged
-from speedyfeed.runtime import Precision
-from speedyfeed.training.distributed.partition import encode_all
-from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.run_folder import TrainConfig
-
-log = logging.getLogger(__name__)
+INITIAL = "initial validation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Validation:
-    """The sample, and the news it takes to rank it."""
+class ValidationPoint:
+    """AUC of the validation sample at one moment of a run."""
 
-    impressions: Impressions
-    """News are told by their place in `news`, plus one; 0 has no text."""
-    news: NDArray[np.int64]
-    user_ids: NDArray[np.int64]
-    """The model's id of each user of the sample; 0 is unknown."""
+    auc: float
+    clicks: int
+    """Number of clicks learned from until then."""
+    seconds: float
+    """Seconds of training until then."""
+    alpha: float | None = None
+    """Weight of the final model where its weights are interpolated with the initial ones; None elsewhere."""
 
-    @classmethod
-    def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "Validation | None":
-        """None where the store has no dev split, or one without clicked beside skipped news, or none is wanted."""
-        if "dev" not in store.splits or not config.validations:
-            return None
-        dev = store.impressions("dev")
-        telling = np.flatnonzero(_has_both(dev))
-        if not len(telling):
-            log.warning("%s: no impression of dev has clicked and skipped news: no validation", store.path)
-            return None
-        num_rows = min(config.validation_impressions, len(telling))
-        rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
-        candidates = dev.candidates.take(rows)
-        labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
-        users, places = np.unique(dev.users[rows], return_inverse=True)
-        histories = dev.histories.take(users)
-        news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
-        return cls(
-            impressions=Impressions(
-                candidates=Ragged(values=np.searchsorted(news, candidates.values), offsets=candidates.offsets),
-                labels=labels.values,
-                users=places,
-                histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
-            ),
-            news=news[1:],
-            user_ids=user_indices(store, "dev", id_maps)[users],
-        )
-
-    def measure(
-        self, model: Recommender, news: PackedNews, precision: Precision, ranks: ProcessGroup = SINGLE_PROCESS
-    ) -> float:
-        """Mean AUC of the sample; ranks share the encoding, which has the precision of training."""
-        if model.news.is_user_dependent:
-            padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
-            pools = np.zeros(len(self.impressions.users), np.int64)
-            scores, _ = score_and_retrieve_user_dependent(
-                self.impressions, user_dependent_encoder(model, padded, self.user_ids), pools
-            )
-            return self._mean_auc(scores)
-        with precision.autocast():
-            news_MD = encode_all(model.news, self.select(news), ranks)
-        return self.measure_encoded(model, news_MD)
-
-    def select(self, news: PackedNews) -> PackedNews:
-        """What the sample takes of all news."""
-        return news.select(torch.from_numpy(self.news))
-
-    def measure_encoded(self, model: Recommender, news_MD: Tensor) -> float:
-        """The same where the news that `select` gives are encoded already."""
-        news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
-        return self._mean_auc(
-            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.user_ids))
-        )
-
-    def _mean_auc(self, scores: Ragged) -> float:
-        return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
+    def metrics(self) -> dict[str, float]:
+        """Values for a line of metrics."""
+        values = {"validation_auc": self.auc, "clicks": self.clicks, "seconds": self.seconds}
+        return values if self.alpha is None else values | {"interpolation_alpha": self.alpha}
 
 
-def _has_both(dev: Impressions) -> NDArray[np.bool]:
-    """Which impressions have clicked and skipped news, so that a ranking of them can be right or wrong."""
-    has_both = dev.candidates.lengths > 0
-    starts = dev.candidates.offsets[:-1][has_both]
-    if len(starts):
-        labels = [np.logical_or.reduceat(dev.labels == label, starts) for label in (0, 1)]
-        has_both[has_both] = labels[0] & labels[1]
-    return has_both
+class Validator:
+    """Runs the validations of a run and saves its best model."""
+
+    def __init__(self, trainer: Trainer, metrics: MetricsFile) -> None:
+        self._trainer = trainer
+        self._metrics = metrics
+
+    def initialize(self, schedule: Schedule, report: Report) -> None:
+        """Initialize the model where it validates best, and record that AUC."""
+        report(INITIAL, 0, 0)
+        auc = self._trainer.initialize(lambda _, done, total, note="": report(INITIAL, done, total, note))
+        if self._trainer.validation is not None:
+            self._record(schedule, auc)
+
+    def run(self, schedule: Schedule) -> None:
+        """Validate the model as it is; nothing happens in a run without validation."""
+        if self._trainer.validation is not None:
+            self._record(schedule, self._trainer.validate())
+
+    def run_interpolated(self, schedule: Schedule, stop: Stop) -> None:
+        """Validate weights between the initial and the final ones, where the initial ones were saved."""
+        run, group = self._trainer.run, self._trainer.group
+        if not schedule.progress.step or not group.any(run.initial_weights.exists()):
+            return
+
+        def validate(alpha: float) -> None:
+            if group.any(stop.is_asked):
+                return  # all of them are repeated when the run is resumed
+            self._record(schedule, self._trainer.validate(), alpha)
+
+        interpolate(run.initial_weights, self._trainer.model, validate)
+
+    def _record(self, schedule: Schedule, auc: float, alpha: float | None = None) -> None:
+        """Write a line of metrics, and save the model if it is the initial one or better than all before."""
+        progress = schedule.progress
+        point = ValidationPoint(auc=auc, clicks=progress.clicks, seconds=progress.seconds, alpha=alpha)
+        self._metrics.write(progress.step, point.metrics())
+        if progress.step and not auc > progress.best_auc:
+            return
+        name = f"step-{progress.step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
+        trainer = self._trainer
+        trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name))
+        schedule.record_best(auc)

@@ -1,11 +1,13 @@
-"""From a batch to its loss: the fast workflow, the conventional one, and anything between.
+"""The workflow from a batch to its loss: fast, conventional, and anything between.
 
-    ids --encode: each distinct news once, or every place--> embeddings --user--> users before each click --> loss
+    ids --encode: each distinct article, or every position--> embeddings --user--> users before each click --> loss
 
-What is fast about it is a switch each: `batch.central`, `batch.autoregressive`, `batch.size` (dynamic batching),
-`batch.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. With dropout off,
-none changes the loss of a click but those that change what is encoded (BusLM, refinement) and the cache, whose
-rows are some steps old.
+Each acceleration is a switch: `batch.central`, `batch.autoregressive`, `batch.size` (dynamic batching),
+`cache.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. Without dropout,
+they do not change the loss of a click, except BusLM and refinement, which change the encoded text, and the cache,
+whose rows are some steps old.
+Shapes: B users, L clicks, P prefixes of a history, N negatives, C candidates, M distinct articles, V all articles,
+D embedding width.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ from torch import Tensor
 from speedyfeed.batching.batches import Batch, BatchConfig
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged
-from speedyfeed.encoding.in_place import encode_places
+from speedyfeed.encoding.in_place import encode_in_place
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
@@ -29,14 +31,14 @@ from speedyfeed.training.losses import ClickLoss, LossConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchLoss:
-    """What a batch gives: its loss, and fresh rows to be cached once it is learned from."""
+    """Loss of a batch, and its freshly encoded articles for the cache."""
 
     loss: Tensor
     merged: MergedNews
 
 
 class Workflow:
-    """How the batches of one config become losses."""
+    """Computes the loss of batches made with one `BatchConfig`."""
 
     def __init__(
         self,
@@ -46,24 +48,24 @@ class Workflow:
         cache: NewsCache | None,
         log_popularity_V: Tensor,
         config: BatchConfig,
-        ranks: ProcessGroup = SINGLE_PROCESS,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        """Row n of `news` is news n."""
-        check_workflow(model, loss.config, config, ranks)
+        """Refuse settings that cannot work together. Row n of `news` is article n."""
+        check_workflow(model, loss.config, config, is_cached=cache is not None, world=group.world)
         self._model = model
         self._loss = loss
         self._cache = cache
         self._log_popularity_V = log_popularity_V
         self._config = config
-        self._ranks = ranks
-        self._encoder = PartitionedEncoder(model.news, ranks) if config.central and ranks.world > 1 else model.news
+        self._group = group
+        self._encoder = PartitionedEncoder(model.news, group) if config.central and group.world > 1 else model.news
         self._news = replace(news, pad_to=_pad_to(model.news, news, config))
 
     def __call__(self, whole: Batch) -> BatchLoss:
-        """The loss of a batch; with several ranks, this one's part of it: they add up."""
-        batch = local_users(whole, self._ranks)
+        """Loss of a batch; with several ranks, this rank's part of it: the parts add up."""
+        batch = local_users(whole, self._group)
         user_ids_B = self._user_ids(batch)
-        # Of one click an instance, the click is a candidate like its negatives; else it is in the history already.
+        # Without autoregressive training the target is encoded with its negatives; else it is in the history.
         shown_BLC = batch.negatives_BLN
         if not self._config.autoregressive:
             shown_BLC = np.concatenate([batch.targets_BL[..., None], batch.negatives_BLN], -1)
@@ -99,7 +101,7 @@ class Workflow:
                 encode_E=batch.encode_E,
                 cached_R=self._own_hits(batch, shown_BLC),
             )
-        return encode_places(
+        return encode_in_place(
             self._encoder,
             self._news,
             self._cache,
@@ -110,14 +112,14 @@ class Workflow:
         )
 
     def _own_hits(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
-        """What this rank's users need from the cache; the in-batch loss meets every news of the batch."""
-        if self._ranks.world == 1 or self._loss.config.in_batch:
+        """Cache hits that the users of this rank need; the in-batch loss needs all of the batch."""
+        if self._group.world == 1 or self._loss.config.in_batch:
             return batch.cached_R
         needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
         return np.intersect1d(batch.cached_R, needed)
 
     def _user_ids(self, batch: Batch) -> Tensor | None:
-        """Who the users are, some of them taken for unknown users."""
+        """Model ids of the users, some of them hidden in training; None if the model uses no ids."""
         if not self._model.config.uses_user_ids:
             return None
         user_ids_B = 1 + torch.from_numpy(batch.users_B)
@@ -127,33 +129,33 @@ class Workflow:
 
 
 def check_workflow(
-    model: RecommenderModule, loss: LossConfig, config: BatchConfig, ranks: ProcessGroup = SINGLE_PROCESS
+    model: RecommenderModule, loss: LossConfig, config: BatchConfig, *, is_cached: bool, world: int = 1
 ) -> None:
-    """Refuse what cannot be computed, or would be computed wrongly."""
-    if model.news.is_user_dependent and (config.central or config.gamma):
+    """Refuse settings that cannot work together."""
+    if model.news.is_user_dependent and (config.central or is_cached):
         raise InputError(
             f"encoder {model.config.news.encoder!r} makes another embedding of a news for every user: none can "
             "be shared or cached; add --workflow conventional"
         )
     if loss.in_batch and not (config.central and config.autoregressive):
         raise InputError(
-            "the in-batch loss tells a click from all distinct news of a batch and knows the user's other clicks: "
-            "it needs batch.central and batch.autoregressive; set loss.in-batch 0"
+            "the in-batch loss compares a click with all distinct articles of a batch: it needs batch.central and "
+            "batch.autoregressive; set loss.in-batch 0"
         )
-    if ranks.world > 1 and config.gamma and not config.central:
+    if world > 1 and is_cached and not config.central:
         raise InputError(
-            "without batch.central ranks do not tell each other what they encoded, so they have no cache: set "
-            "batch.gamma 0, or train in one process"
+            "without batch.central ranks do not exchange what they encode, so they have no common cache: set "
+            "cache.gamma 0, or train in one process"
         )
 
 
 def _pad_to(encoder: NewsModule, news: PackedNews, config: BatchConfig) -> int | None:
-    """Tokens that sequences are padded to: None for no padding, 0 for the longest beside them."""
+    """Length in tokens that sequences are padded to: None for no padding, 0 for the longest of the batch."""
     longest = int((news.lengths_M if encoder.joins else news.lengths_K).max())
     if encoder.max_tokens is not None and longest > encoder.max_tokens:
         raise InputError(
-            f"the longest news has {longest} tokens as one sequence, but this encoder reads {encoder.max_tokens}: "
-            "prepare the log with fewer segments or shorter ones"
+            f"the longest article has {longest} tokens as one sequence, but this encoder reads "
+            f"{encoder.max_tokens}: prepare the log with fewer segments or shorter ones"
         )
     if config.mode == "packed":
         return None

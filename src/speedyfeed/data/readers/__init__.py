@@ -4,7 +4,7 @@ Opening uses file names only. Reading streams Arrow batches of some thousand row
 the first broken line as `path:line: found X, expected Y; what to do`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +30,7 @@ class Reader(Protocol):
         ...
 
 
-_READERS: Mapping[str, Reader] = {
+READERS: dict[str, Reader] = {
     "mind": mind,
     "msnews": msnews,
     "speedyrec": speedyrec,
@@ -39,7 +39,7 @@ _READERS: Mapping[str, Reader] = {
     "parquet": parquet,
 }
 
-FORMATS = tuple(_READERS)
+FORMATS = tuple(READERS)
 
 
 def open_logs(folder: Path, format: str | None = None) -> Logs:
@@ -48,9 +48,9 @@ def open_logs(folder: Path, format: str | None = None) -> Logs:
         raise InputError(f"{folder}: found no such folder, expected a folder of logs; check the path")
     if format is None:
         format = _recognise(folder)
-    elif format not in _READERS:
+    elif format not in READERS:
         raise InputError(f"format {format!r}: found no such format, expected {_expected()}; choose one of them")
-    return Logs(format=format, splits=_READERS[format].open_splits(folder))
+    return Logs(format=format, splits=READERS[format].open_splits(folder))
 
 
 def open_split(
@@ -71,11 +71,11 @@ def open_split(
 
 
 def _recognise(folder: Path) -> str:
-    for name, reader in _READERS.items():
+    for name, reader in READERS.items():
         if reader.recognises(folder):
             return name
     raise InputError(f"{folder}: found logs of no known format, expected {_expected()}; check the folder")
 
 
 def _expected() -> str:
-    return "one of " + " | ".join(f"{name}: {reader.FILES}" for name, reader in _READERS.items())
+    return "one of " + " | ".join(f"{name}: {reader.FILES}" for name, reader in READERS.items())

@@ -1,10 +1,10 @@
-"""Shares: which news and which users of a batch each rank computes.
+"""Partition of a batch: which articles and which users each rank computes.
 
-    news to encode --partition by tokens--> own news --encode--> own rows --gather--> all rows, on every rank
-    users          --partition by clicks--> own users --user model, loss--> gradients, added up once
+    articles to encode --by tokens--> local articles --encode--> local rows --all-gather--> all rows on every rank
+    users              --by clicks--> local users --user encoder, loss--> gradients --all-reduce--> update
 
-All ranks know the whole batch and partition it alike: no news is encoded twice, no message is needed. What each
-learns from its share adds up to what one process learns from the batch.
+All ranks know the whole batch and partition it alike, without communication. Their gradients add up to those of
+one process. Shapes: M articles, N local articles, V all articles, H text width, D embedding width.
 """
 
 from dataclasses import replace
@@ -25,11 +25,11 @@ PER_USER = ("users_B", "history_BL", "targets_BL", "negatives_BLN", "has_own_neg
 
 
 def balanced_partition(sizes: NDArray[np.integer], num_parts: int) -> list[NDArray[np.int64]]:
-    """Rows for each share: as many as the others have, or one less, and as large, up to the largest row.
+    """Rows of each part, so that the parts differ by one row at most, and by the largest row in total size.
 
-    Largest first, there and back again:
+    Largest first, in alternating order of the parts:
 
-        sizes 9 8 7 5 4 1, three shares   ->   9 1 | 8 4 | 7 5
+        sizes 9 8 7 5 4 1, three parts   ->   9 1 | 8 4 | 7 5
     """
     order = np.argsort(-sizes, kind="stable")
     turn, seat = np.divmod(np.arange(len(sizes)), num_parts)
@@ -38,11 +38,11 @@ def balanced_partition(sizes: NDArray[np.integer], num_parts: int) -> list[NDArr
     return np.split(order[np.argsort(share, kind="stable")], ends[:-1])
 
 
-def local_users(batch: Batch, ranks: ProcessGroup) -> Batch:
-    """The batch with this rank's users alone; where there are fewer users than ranks, perhaps one of padding."""
-    if ranks.world == 1:
+def local_users(batch: Batch, group: ProcessGroup) -> Batch:
+    """Batch of the users of this rank alone; one user of padding where this rank has none."""
+    if group.world == 1:
         return batch
-    rows = balanced_partition(np.count_nonzero(batch.history_BL, axis=1), ranks.world)[ranks.rank]
+    rows = balanced_partition(np.count_nonzero(batch.history_BL, axis=1), group.world)[group.rank]
     arrays = {name: getattr(batch, name) for name in PER_USER}
     if not len(rows):
         return replace(batch, **{name: np.zeros_like(array[:1]) for name, array in arrays.items()})
@@ -50,7 +50,7 @@ def local_users(batch: Batch, ranks: ProcessGroup) -> Batch:
 
 
 def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Share:
-    """How much of the batch the part is, to a loss in which clicks without their own negatives weigh that much."""
+    """Share of a part in the whole batch, given the weight of clicks with fallback negatives."""
     (weight, clicks), (all_weight, all_clicks) = (
         weigh(batch, fallback_negatives_weight) for batch in (part, whole)
     )
@@ -58,37 +58,37 @@ def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Sha
 
 
 class PartitionedEncoder:
-    """Reads news together with the other ranks: each a share, and all get all rows. A `NewsEncoder`."""
+    """`NewsEncoder` that encodes together with the other ranks: each encodes a part, all get all rows."""
 
-    def __init__(self, encoder: NewsModule, ranks: ProcessGroup) -> None:
+    def __init__(self, encoder: NewsModule, group: ProcessGroup) -> None:
         self.project = encoder.project
         self._encoder = encoder
-        self._ranks = ranks
+        self._group = group
 
     def encode_text(self, news: PackedNews) -> Tensor:
-        """news_MH; all ranks must give the same news."""
-        if not len(news):  # all are cached: there is nothing to tell
+        """Encode texts to news_MH; all ranks must pass the same articles."""
+        if not len(news):  # all are cache hits: there is nothing to exchange
             return self._encoder.encode_text(news)
-        shares = balanced_partition(news.lengths_M.numpy(), self._ranks.world)
-        own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._ranks.rank]))).float()
-        rows_MH = self._ranks.all_gather_rows(own_NH, [len(share) for share in shares])
+        shares = balanced_partition(news.lengths_M.numpy(), self._group.world)
+        own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._group.rank]))).float()
+        rows_MH = self._group.all_gather_rows(own_NH, [len(share) for share in shares])
         return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 
 
-def encode_all(encoder: NewsModule, news: PackedNews, ranks: ProcessGroup, *, report: Report = silent) -> Tensor:
-    """As `encoder.encode_all`, every rank a share of the news; all get all rows."""
-    if ranks.world == 1:
+def encode_all(encoder: NewsModule, news: PackedNews, group: ProcessGroup, *, report: Report = silent) -> Tensor:
+    """Embed all articles with `encoder.encode_all`, each rank a part of them; all get all rows."""
+    if group.world == 1:
         return encoder.encode_all(news, report=report)
-    shares = balanced_partition(news.lengths_M.numpy(), ranks.world)
-    own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[ranks.rank])), report=report)
+    shares = balanced_partition(news.lengths_M.numpy(), group.world)
+    own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[group.rank])), report=report)
     news_VD = torch.empty(len(news), encoder.dim)
-    news_VD[torch.from_numpy(np.concatenate(shares))] = ranks.all_gather_rows(
+    news_VD[torch.from_numpy(np.concatenate(shares))] = group.all_gather_rows(
         own_ND, [len(share) for share in shares]
     )
     return news_VD
 
 
 def weigh(batch: Batch, fallback_negatives_weight: float) -> tuple[float, int]:
-    """What the clicks weigh, and how many they are."""
+    """Summed weight of the clicks of a batch, and their number."""
     has_own_negatives = batch.has_own_negatives_BL[batch.targets_BL > 0]
     return float(np.where(has_own_negatives, 1.0, fallback_negatives_weight).sum()), len(has_own_negatives)

@@ -1,8 +1,9 @@
-"""The processes that train one model together, as torchrun starts them, and their collectives.
+"""The process group: processes that train one model together, as torchrun starts them, and their collectives.
 
-Every rank runs the same program over the same batches. What must not differ between them is decided by rank 0 or
-agreed on here; what differs is which news and users of a batch each computes (`shares.py`). Numbers in host memory
-travel by gloo, those on a GPU by NCCL. A process that torchrun did not start is the only rank and tells nobody.
+Every rank runs the same program over the same batches. Decisions that must not differ are taken by rank 0 and
+broadcast; ranks differ in the articles and users of a batch they compute (`partition.py`). Tensors in host memory
+are sent by gloo, those on a GPU by NCCL. A process that torchrun did not start is the only rank.
+Shapes: W ranks, N rows, D width.
 """
 
 import math
@@ -25,7 +26,7 @@ from speedyfeed.errors import InputError, LostRanksError
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for the others before it gives up. A peer that dies is noticed at once."""
+"""Time that a rank waits for the others before it fails. A peer that dies is noticed at once."""
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 PORT = "speedyfeed.port"
@@ -33,44 +34,44 @@ PORT = "speedyfeed.port"
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """What talking to other ranks has cost this one."""
+    """Cost of the communication of this rank with the others."""
 
     num_bytes: float = 0.0
-    """Sent, as rings send them: (W - 1) / W of what is gathered or scattered, twice that of what is summed."""
+    """Bytes sent in ring collectives: (W - 1) / W of what is gathered or scattered, twice that for all-reduce."""
     seconds: float = 0.0
-    """Spent sending, receiving and waiting for the others; by the host's clock, which does not see what a GPU
-    does on its own."""
+    """Seconds of sending, receiving and waiting for the others, by the clock of the host: asynchronous work of a
+    GPU is not included."""
 
 
 class ProcessGroup:
-    """This process among those that train together. All must call what talks, in the same order."""
+    """This process among those that train together. All must call collectives in the same order."""
 
     def __init__(self, *, rank: int = 0, world: int = 1, local_rank: int = 0, local_world: int = 1) -> None:
         self.rank = rank
         self.world = world
         self.local_rank = local_rank
-        """Among the ranks of this host, whose numbers follow each other."""
+        """Number of this rank among those of its host, which are consecutive."""
         self.local_world = local_world
         self.shares_memory = world > 1 and hasattr(os, "memfd_create")
         self.traffic = Traffic()
 
     @property
     def is_rank_0(self) -> bool:
-        """Whether this is the rank that decides, writes and speaks."""
+        """Whether this is the rank that takes decisions, writes files and logs."""
         return self.rank == 0
 
     @property
     def is_writer(self) -> bool:
-        """Whether this is the rank that writes to its host's memory."""
+        """Whether this rank writes to the shared memory of its host."""
         return self.local_rank == 0 or not self.shares_memory
 
     def take_traffic(self) -> Traffic:
-        """What there was since this was last asked."""
+        """Traffic since the last call."""
         taken, self.traffic = self.traffic, Traffic()
         return taken
 
     def local_device(self, device: torch.device) -> torch.device:
-        """The device of this rank, of those of that kind."""
+        """Device of this rank: a GPU of its own where the device is cuda."""
         if self.world == 1 or device.type != "cuda":
             return device
         if device != torch.device("cuda"):
@@ -85,23 +86,23 @@ class ProcessGroup:
         return own
 
     def all_reduce(self, value: float) -> float:
-        """The sum of what every rank has."""
+        """Sum of the values of all ranks."""
         return float(self._all_reduce(torch.tensor(value, dtype=torch.float64)))
 
     def any(self, fact: bool) -> bool:
-        """Whether it holds on some rank."""
+        """Whether a fact holds on at least one rank."""
         return self.all_reduce(fact) > 0
 
     def barrier(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have called this."""
         self._all_reduce(torch.zeros(1))
 
     def all_gather(self, value: int) -> list[int]:
-        """What every rank has, in their order."""
+        """Values of all ranks, in order of rank."""
         return [int(one) for one in self._all_gather(torch.tensor([value]))]
 
     def on_rank_0(self, do: Callable[[], T]) -> T | None:
-        """What rank 0 does while the others wait; they get None. Where it fails, all fail."""
+        """Call `do` on rank 0 while the others wait and get None. Where it fails, all ranks fail."""
         if self.world == 1:
             return do()
         result: T | None = None
@@ -119,21 +120,21 @@ class ProcessGroup:
         return result
 
     def broadcast(self, value: float) -> float:
-        """What rank 0 has."""
+        """Value of rank 0."""
         tensor = torch.tensor(value, dtype=torch.float64)
         self._broadcast(tensor)
         return float(tensor)
 
     def broadcast_module(self, module: nn.Module) -> None:
-        """Make all parameters and buffers those of rank 0."""
+        """Copy all parameters and buffers of rank 0 to the other ranks."""
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 self._broadcast(tensor)
 
     def all_gather_rows(self, rows_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all ranks in their order; rank r has `sizes[r]`. Gradients flow back to whose they are.
+        """Rows of all ranks in order of rank, which has `sizes[rank]`; gradients flow back to their rank.
 
-        Every rank's loss must come from what it gets, even where it learns nothing: backward they meet again.
+        The loss of every rank must depend on the result, because the backward pass is a collective as well.
         """
         assert len(rows_ND) == sizes[self.rank], (len(rows_ND), sizes, self.rank)
         most = max(sizes)
@@ -142,7 +143,7 @@ class ProcessGroup:
         return torch.cat([rows[:size] for rows, size in zip(gathered_WND, sizes, strict=True)])
 
     def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Add up the gradients of all ranks, in one message. A parameter that none has one for keeps none."""
+        """Sum the gradients of all ranks in one all-reduce; a parameter without gradient on all ranks has none."""
         if self.world == 1:
             return
         device = parameters[0].device
@@ -159,10 +160,10 @@ class ProcessGroup:
             parameter.grad = part.view_as(parameter) if count else None
 
     def shared_zeros(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Memory that the ranks of a host share.
+        """Tensor of zeros in memory that the ranks of a host share.
 
-        It has no name, so that a killed run leaves nothing behind and the size of /dev/shm does not matter. Where
-        the system has no such memory every rank gets its own, and `is_writer`.
+        The memory is anonymous: a killed run leaves nothing behind, and the size of /dev/shm does not matter.
+        Where the system has no such memory, every rank gets its own and `is_writer`.
         """
         if not self.shares_memory:
             return torch.zeros(shape, dtype=dtype)
@@ -172,62 +173,62 @@ class ProcessGroup:
         addresses = self._all_gather(torch.tensor([os.getpid(), own]))
         pid, file = addresses[self.rank - self.local_rank].tolist()
         tensor = torch.from_file(f"/proc/{pid}/fd/{file}", shared=True, size=math.prod(shape), dtype=dtype)
-        self.barrier()  # all have mapped it, and it lives as long as they do
+        self.barrier()  # all have mapped it; it lives as long as they do
         if self.is_writer:
             os.close(own)
         return tensor.view(shape)
 
     def _all_reduce(self, tensor: Tensor) -> Tensor:
         if self.world > 1:
-            with self._talk(2 * tensor.nbytes):
+            with self._communicate(2 * tensor.nbytes):
                 dist.all_reduce(tensor)
         return tensor
 
     def _broadcast(self, tensor: Tensor) -> None:
         if self.world > 1:
-            with self._talk(tensor.nbytes):
+            with self._communicate(tensor.nbytes):
                 dist.broadcast(tensor, src=0)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         if self.world == 1:
             return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.world)]
-        with self._talk(self.world * tensor.nbytes):
+        with self._communicate(self.world * tensor.nbytes):
             dist.all_gather(parts, tensor)
         return parts
 
-    def _sum_shares(self, parts_WND: Tensor) -> Tensor:
-        """The sum of every rank's row for this one."""
+    def _reduce_scatter(self, parts_WND: Tensor) -> Tensor:
+        """Sum over ranks of their part for this rank (reduce-scatter)."""
         own = torch.empty_like(parts_WND[0])
-        with self._talk(parts_WND.nbytes):
+        with self._communicate(parts_WND.nbytes):
             dist.reduce_scatter(own, list(parts_WND.contiguous()))
         return own
 
     @contextmanager
-    def _talk(self, num_bytes: int) -> Iterator[None]:
+    def _communicate(self, num_bytes: int) -> Iterator[None]:
         started = perf_counter()
         try:
             yield
         except RuntimeError as error:
             reason = str(error).removeprefix("[").partition("] ")[2] or str(
                 error
-            )  # without a place in gloo's source
+            )  # without the line in gloo's source
             raise LostRanksError(f"rank {self.rank} lost the others: {reason.partition('. ')[0]}") from error
         self.traffic.seconds += perf_counter() - started
         self.traffic.num_bytes += num_bytes * (self.world - 1) / self.world
 
 
 class _AllGatherRows(torch.autograd.Function):
-    """Forward every rank gets all rows, backward every rank gets the sum of all gradients of its own."""
+    """All-gather of rows forward, reduce-scatter of their gradients backward."""
 
     @staticmethod
-    def forward(ctx: Any, rows_ND: Tensor, ranks: ProcessGroup) -> Tensor:
-        ctx.ranks = ranks
-        return torch.stack(ranks._all_gather(rows_ND.contiguous()))
+    def forward(ctx: Any, rows_ND: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return torch.stack(group._all_gather(rows_ND.contiguous()))
 
     @staticmethod
     def backward(ctx: Any, *gradients_WND: Tensor) -> tuple[Tensor, None]:
-        return ctx.ranks._sum_shares(gradients_WND[0]), None
+        return ctx.group._reduce_scatter(gradients_WND[0]), None
 
 
 SINGLE_PROCESS = ProcessGroup()
@@ -235,7 +236,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 @contextmanager
 def open_process_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
-    """The ranks that torchrun started this process among."""
+    """Process group that torchrun started this process in; a single process elsewhere."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in os.environ:
         yield SINGLE_PROCESS
@@ -254,24 +255,24 @@ def open_process_group(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
     )
-    dist.destroy_process_group()  # not after an error: it could wait for a peer that is gone
+    dist.destroy_process_group()  # not after an error: it could wait for a lost peer
 
 
 def _open_store(rank: int, timeout: timedelta) -> TCPStore:
-    """A store for the ranks to find each other in, opened by rank 0.
+    """Key-value store in which the ranks find each other, opened by rank 0.
 
-    torchrun has one already, but keeps it from restart to restart with all that dead ranks wrote: new ones would
-    try to reach them. There they only learn where the new store is. Who reads an old place finds nobody there, and
-    reads again: torchrun ends all ranks before it starts any.
+    The store of torchrun survives restarts with the addresses of dead ranks, which new ones would try to reach. It
+    is used to publish the port of the new store only. A rank that reads an old port finds nobody there and reads
+    again: torchrun ends all ranks before it starts any.
     """
     host = os.environ["MASTER_ADDR"]
-    kept = TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
+    agent = TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
     if rank == 0:
         store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-        kept.set(PORT, str(store.port))
+        agent.set(PORT, str(store.port))
         return store
     end = monotonic() + timeout.total_seconds()
-    while not _answers(host, port := int(kept.get(PORT))):
+    while not _answers(host, port := int(agent.get(PORT))):
         if monotonic() > end:
             raise LostRanksError(f"rank {rank} cannot reach rank 0 at {host}")
         sleep(RETRY_SECONDS)
@@ -287,5 +288,5 @@ def _answers(host: str, port: int) -> bool:
 
 
 def is_under_torchrun() -> bool:
-    """Whether this process is started again when it fails, with the same arguments."""
+    """Whether torchrun restarts this process, with the same arguments, when it fails."""
     return dist.is_torchelastic_launched()

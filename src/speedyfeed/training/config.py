@@ -1,0 +1,80 @@
+"""Settings of a training run: how long and how fast to learn, and the settings of all its parts."""
+
+from dataclasses import dataclass, field
+
+from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.batching.cache_plan import CacheConfig
+from speedyfeed.errors import InputError
+from speedyfeed.models.baselines import WordConfig
+from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.recommender import RecommenderConfig
+from speedyfeed.models.users import UserConfig
+from speedyfeed.training.losses import LossConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Length of a run, learning rates, precision, validations and checkpoints."""
+
+    epochs: int = 3
+    """Number of passes over all users."""
+    steps: int | None = None
+    """Maximum number of batches to train on; 0 saves the model untrained."""
+    minutes: float | None = None
+    """Maximum training time in minutes. Learning rates then follow the clock, so two such runs differ slightly."""
+    encoder_lr: float = 1e-5
+    """Peak learning rate of the pretrained encoder."""
+    lr: float = 1e-4
+    """Peak learning rate of all other parameters."""
+    warmup: float = 0.1
+    """Fraction of the run in which learning rates rise linearly; afterwards they fall linearly to zero."""
+    weight_decay: float = 0.01
+    """AdamW weight decay of matrices; biases and other vectors have none."""
+    clip: float = 1.0
+    """Maximum norm of the gradient; larger gradients are scaled down."""
+    accumulate: int = 1
+    """Number of batches per update of the weights."""
+    precision: str = "auto"
+    """Precision of forward passes: fp32, bf16, fp16 (CUDA only), or auto to time fp32 against bf16 first."""
+    device: str = "auto"
+    """Device to train on: auto, cpu, cuda or cuda:N."""
+    validations: int = 6
+    """Number of validations after the initial one, evenly spaced; the best model is saved. 0 turns validation off
+    and saves the last model."""
+    validation_impressions: int = 2000
+    """Number of dev impressions sampled for validation."""
+    checkpoint_every: int = 200
+    """Number of batches between two checkpoints."""
+    max_checkpoints: int = 2
+    """Number of newest checkpoints to retain; older ones are removed."""
+    seed: int = 0
+    """Seed of all randomness: initial weights, order of users, negatives, cache lookups and dropout."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "accumulate", "checkpoint_every", "max_checkpoints", "validation_impressions"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
+        if self.steps is not None and self.steps < 0:
+            raise InputError(f"steps {self.steps}: expected at least 0")
+        if not 0 <= self.warmup < 1:
+            raise InputError(f"warmup {self.warmup}: expected a fraction, 0 to below 1")
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed}: expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Settings of a whole run, as a recipe returns them."""
+
+    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
+    words: WordConfig = field(default_factory=WordConfig)
+    user: UserConfig = field(default_factory=UserConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    @property
+    def recommender(self) -> RecommenderConfig:
+        """Settings of the model alone."""
+        return RecommenderConfig(news=self.news, words=self.words, user=self.user)

@@ -1,0 +1,108 @@
+"""The validation sample: dev impressions that are ranked during training.
+
+Shapes: M articles of the sample, V those and padding, D embedding width.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from speedyfeed.data.store import PAD_NEWS, Impressions, Store
+from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
+from speedyfeed.encoding.ids import user_indices
+from speedyfeed.evaluation.metrics import measure_ranking
+from speedyfeed.evaluation.ranking import score_candidates
+from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
+from speedyfeed.models.id_maps import IdMaps
+from speedyfeed.models.packed import PackedNews
+from speedyfeed.pretrained import Recommender
+from speedyfeed.ragged import Ragged
+from speedyfeed.runtime import Precision
+from speedyfeed.training.config import TrainConfig
+from speedyfeed.training.distributed.partition import encode_all
+from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationSample:
+    """Sampled dev impressions and the articles needed to rank them."""
+
+    impressions: Impressions
+    """Impressions whose articles are positions in `news` plus one; 0 has no text."""
+    news: NDArray[np.int64]
+    """Sorted ids of the articles of the sample."""
+    user_ids: NDArray[np.int64]
+    """Model id of each user of the sample; 0 is unknown."""
+
+    @classmethod
+    def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "ValidationSample | None":
+        """Sample of a store; None without a usable dev split, or in a run without validations."""
+        if "dev" not in store.splits or not config.validations:
+            return None
+        dev = store.impressions("dev")
+        telling = np.flatnonzero(_has_both(dev))
+        if not len(telling):
+            log.warning("%s: no dev impression has both clicked and other articles: no validation", store.path)
+            return None
+        num_rows = min(config.validation_impressions, len(telling))
+        rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
+        candidates = dev.candidates.take(rows)
+        labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
+        users, user_rows = np.unique(dev.users[rows], return_inverse=True)
+        histories = dev.histories.take(users)
+        news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
+        return cls(
+            impressions=Impressions(
+                candidates=Ragged(values=np.searchsorted(news, candidates.values), offsets=candidates.offsets),
+                labels=labels.values,
+                users=user_rows,
+                histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
+            ),
+            news=news[1:],
+            user_ids=user_indices(store, "dev", id_maps)[users],
+        )
+
+    def measure(
+        self, model: Recommender, news: PackedNews, precision: Precision, group: ProcessGroup = SINGLE_PROCESS
+    ) -> float:
+        """Mean AUC of the sample; ranks share the encoding, in the precision of training."""
+        if model.news.is_user_dependent:
+            padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
+            pools = np.zeros(len(self.impressions.users), np.int64)
+            scores, _ = score_and_retrieve_user_dependent(
+                self.impressions, user_dependent_encoder(model, padded, self.user_ids), pools
+            )
+            return self._mean_auc(scores)
+        with precision.autocast():
+            news_MD = encode_all(model.news, self.select(news), group)
+        return self.measure_encoded(model, news_MD)
+
+    def select(self, news: PackedNews) -> PackedNews:
+        """Articles of the sample."""
+        return news.select(torch.from_numpy(self.news))
+
+    def measure_encoded(self, model: Recommender, news_MD: Tensor) -> float:
+        """Mean AUC of the sample, given embeddings of the articles that `select` returns."""
+        news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
+        return self._mean_auc(
+            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.user_ids))
+        )
+
+    def _mean_auc(self, scores: Ragged) -> float:
+        return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
+
+
+def _has_both(dev: Impressions) -> NDArray[np.bool]:
+    """Whether each impression has both clicked and other articles, so that its AUC is defined."""
+    has_both = dev.candidates.lengths > 0
+    starts = dev.candidates.offsets[:-1][has_both]
+    if len(starts):
+        labels = [np.logical_or.reduceat(dev.labels == label, starts) for label in (0, 1)]
+        has_both[has_both] = labels[0] & labels[1]
+    return has_both
