@@ -144,13 +144,13 @@ def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny
         config = conventional(run_of(name, tiny_encoder))
         model, log = build(config, store), one_user(store, 8)
         *_, known = learn(model, config, store, log)
-        assert known["users.weight"][1].any()
-        assert not known["users.weight"][0].any()
+        assert known["user_embeddings.weight"][1].any()
+        assert not known["user_embeddings.weight"][0].any()
         model.train()
         torch.manual_seed(1)
         *_, some = learn(model, config, store, log)
-        assert some["users.weight"][0].any()  # eight instances, half of them unknown users
-        assert some["users.weight"][1].any()
+        assert some["user_embeddings.weight"][0].any()  # eight instances, half of them unknown users
+        assert some["user_embeddings.weight"][1].any()
 
 
 def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):

@@ -171,7 +171,7 @@ class _Recorder:
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:
     """Record the precision in run.json, and load pretrained word vectors into a new run."""
     run, group = trainer.run, trainer.group
-    group.on_rank_0(lambda: run.facts.precision or run.note(precision=trainer.precision_fact))
+    group.on_rank_0(lambda: run.note(precision=trainer.precision_fact))
     if is_new:
         vectors = trainer.model.news.load_vectors()
         group.on_rank_0(lambda: run.note(word_vectors=vectors))
