@@ -33,9 +33,7 @@ def main() -> None:
         train=replace(default.train, minutes=options.minutes),
     )
     with progress_bars() as progress:
-        speedyfeed.prepare(
-            options.logs, store, speedyfeed.PrepareConfig(encoder=options.encoder), progress=progress
-        )
+        speedyfeed.prepare(options.logs, store, prepare_config, progress=progress)
         speedyfeed.train(store, run, config, progress=progress)
         report = speedyfeed.evaluate(run, progress=progress)
     for name, found in report.overall.metrics.items():

@@ -18,8 +18,8 @@ from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
-from speedyfeed.training.loop import Outcome
 from speedyfeed.training.config import RunConfig
+from speedyfeed.training.loop import Outcome
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
 
