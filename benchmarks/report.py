@@ -8,7 +8,6 @@ train and evaluate on a small one: half an hour.
 Example: python -m benchmarks all --store store/ --out runs/bench
 """
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Machine, command_of, config_type, table
-from benchmarks.names import BENCHES
+from benchmarks.names import BENCHMARKS, load_benchmark
 from benchmarks.newsroom import BENCH, USERS, make_newsroom, paper_shaped
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
@@ -193,7 +192,7 @@ def _claims(measured: Mapping[str, Facts]) -> str:
 
 def _section(folder: Path, name: str, facts: Facts) -> str:
     """What the bench says of itself, its tables and its figures."""
-    about = (_module(name).__doc__ or "").split("\n\nExample:")[0]
+    about = (load_benchmark(name).__doc__ or "").split("\n\nExample:")[0]
     origin = f"`{command_of(name, facts)}`: {facts['bench_seconds']:.0f} s"
     machine = Machine(**facts["machine"])
     if machine != Machine():
@@ -204,7 +203,7 @@ def _section(folder: Path, name: str, facts: Facts) -> str:
 
 
 def _choose(only: Sequence[str]) -> list[str]:
-    every = [name for name in BENCHES if name not in ("all", *APART)]
+    every = [name for name in BENCHMARKS if name not in ("all", *APART)]
     for name in only:
         if name not in every:
             raise InputError(f"--only {name}: no such bench; there are {', '.join(every)}")
@@ -215,7 +214,7 @@ def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, P
     """For each bench the options that tell it where the data are, as far as it takes them."""
     places = {}
     for name in names:
-        taken = {field.name for field in fields(config_type(_module(name)))}
+        taken = {field.name for field in fields(config_type(load_benchmark(name)))}
         known = {"folder": arguments.out}
         if arguments.store is not None:
             known["store"] = arguments.store
@@ -247,10 +246,6 @@ def _measure(name: str, folder: Path, options: Sequence[str]) -> str | None:
             sys.stderr.write(f"  {line}")
             said.append(line)
     return None if process.returncode == 0 else f"exit code {process.returncode}\n{''.join(said).rstrip()}"
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
 
 
 def _told(failures: Mapping[str, str]) -> str:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import ablation, cache
-from benchmarks.ablation import AblationBenchConfig
-from benchmarks.cache import CacheBenchConfig
-from benchmarks.drift import load_drift, watch_drift
-from benchmarks.trials import compare_trials, load_values, trial_path
+from benchmarks.quality import ablation, cache
+from benchmarks.quality.ablation import AblationBenchConfig
+from benchmarks.quality.cache import CacheBenchConfig
+from benchmarks.quality.drift import load_drift, watch_drift
+from benchmarks.quality.trials import compare_trials, load_values, trial_path
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare

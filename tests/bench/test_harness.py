@@ -10,7 +10,7 @@ import tyro
 
 from benchmarks.__main__ import main
 from benchmarks.harness import Machine, as_command, find_commit, table
-from benchmarks.names import BENCHES
+from benchmarks.names import BENCHMARKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def test_a_machine_says_what_it_is(commit):
     assert ("(abc)" in told) == bool(commit)
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_explains_itself_with_an_example(name, capsys):
     with contextlib.suppress(SystemExit):  # the parser leaves that way after its help
         main([name, "--help"])

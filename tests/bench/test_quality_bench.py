@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from benchmarks import quality, trials
 from benchmarks.__main__ import main
-from benchmarks.quality import QualityBenchConfig, choose, measure
-from benchmarks.references import find_references
+from benchmarks.quality import quality, trials
+from benchmarks.quality.quality import QualityBenchConfig, choose, measure
+from benchmarks.quality.references import find_references
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.preparation.prepare import PrepareConfig, prepare

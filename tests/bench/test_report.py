@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import report, step
+from benchmarks import report
 from benchmarks.__main__ import main
-from benchmarks.names import BENCHES
+from benchmarks.names import BENCHMARKS
 from benchmarks.newsroom import USERS
+from benchmarks.speed import step
 from speedyfeed.errors import InputError
 
 
@@ -71,7 +72,7 @@ def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_pat
 
     monkeypatch.setattr(report, "make_newsroom", made)
     monkeypatch.setattr(
-        report, "_module", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
+        report, "load_benchmark", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
     )
     places = report._places(report.Arguments(out=tmp_path), ["toy", "step"])
     small, large = tmp_path / "store of None", tmp_path / f"store of {USERS}"
@@ -81,7 +82,7 @@ def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_pat
 
 
 def test_every_bench_is_in_the_report_and_claims_name_benches():
-    assert report._choose(()) == [name for name in BENCHES if name not in ("all", "ranks", "kills")]
-    assert {claim.bench for claim in report.CLAIMS} <= set(BENCHES)
+    assert report._choose(()) == [name for name in BENCHMARKS if name not in ("all", "ranks", "kills")]
+    assert {claim.bench for claim in report.CLAIMS} <= set(BENCHMARKS)
     with pytest.raises(InputError, match="--only sped: no such bench"):
         report._choose(["sped"])

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import speedup
 from benchmarks.__main__ import main
-from benchmarks.planned import cut, plan
-from benchmarks.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
+from benchmarks.speed import speedup
+from benchmarks.speed.planned import cut, plan
+from benchmarks.speed.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.recipes import conventional
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.speedup import SpeedupConfig, our_run
-from benchmarks.stage import Stage
-from benchmarks.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
+from benchmarks.speed.speedup import SpeedupConfig, our_run
+from benchmarks.speed.stage import Stage
+from benchmarks.speed.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
 
@@ -20,7 +20,7 @@ def stage(store, tiny_encoder, folder: Path) -> Stage:
 def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, tmp_path, monkeypatch):
     plain, timed = (stage(store, tiny_encoder, tmp_path / name).trainer for name in ("plain", "timed"))
     moments = iter(range(10**6))
-    monkeypatch.setattr("benchmarks.step.now", lambda: float(next(moments)))
+    monkeypatch.setattr("benchmarks.speed.step.now", lambda: float(next(moments)))
     watch = Stopwatch(timed)
     with Loader(store.train, news_lengths(store.news), timed.config.batch) as loader:
         batches = [next(loader) for _ in range(3)]

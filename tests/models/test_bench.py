@@ -6,7 +6,7 @@ import torch
 from families import LENGTHS, build, packed_pass, random_tokens
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bus, encoder
+from benchmarks.speed import bus, encoder
 from speedyfeed.models.bus import build_layout
 
 

@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks.rank import RankConfig, WorldFigures, measure_rank
-from benchmarks.ranks import RanksBenchConfig, device_costs, measure, tables
-from benchmarks.scaling import DeviceCosts, scale
+from benchmarks.speed.rank import RankConfig, WorldFigures, measure_rank
+from benchmarks.speed.ranks import RanksBenchConfig, device_costs, measure, tables
+from benchmarks.speed.scaling import DeviceCosts, scale
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 
 COSTS = DeviceCosts(

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.drawing import ACCENT, DARK, new_figure, save
 from benchmarks.harness import table
-from benchmarks.trials import (
+from benchmarks.quality.trials import (
     Contender,
     Difference,
     Limits,

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from benchmarks.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
 from benchmarks.harness import PeakMemory, now, table
 from benchmarks.newsroom import store_of
-from benchmarks.planned import plan
-from benchmarks.speedup import SpeedupConfig, our_run
-from benchmarks.stage import Stage
+from benchmarks.speed.planned import plan
+from benchmarks.speed.speedup import SpeedupConfig, our_run
+from benchmarks.speed.stage import Stage
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import Store, Timelines, open_store

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.drawing import ACCENT, DARK, LIGHT, new_figure, save
 from benchmarks.harness import table
 from benchmarks.newsroom import store_of
-from benchmarks.planned import plan
+from benchmarks.speed.planned import plan
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe

@@ -1,6 +1,6 @@
 """The timed steps of `bench ranks`, as one of the ranks that torchrun started; the first prints figures of all.
 
-Example: torchrun --nproc-per-node 2 -m benchmarks.rank --store store/
+Example: torchrun --nproc-per-node 2 -m benchmarks.speed.rank --store store/
 """
 
 import json

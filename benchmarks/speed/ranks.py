@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import rank
 from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
-from benchmarks.rank import WorldFigures
-from benchmarks.scaling import DeviceCosts, Scaled, scale
+from benchmarks.speed import rank
+from benchmarks.speed.rank import WorldFigures
+from benchmarks.speed.scaling import DeviceCosts, Scaled, scale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

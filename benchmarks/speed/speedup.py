@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks.drawing import DARK, LIGHT, new_figure, plain_numbers, save
 from benchmarks.harness import table
 from benchmarks.newsroom import store_of
-from benchmarks.planned import Piece, Plan, cut, plan
-from benchmarks.stage import Stage
+from benchmarks.speed.planned import Piece, Plan, cut, plan
+from benchmarks.speed.stage import Stage
 from speedyfeed.batching.batches import BatchConfig, news_lengths
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Store

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.drawing import new_figure, new_figures, save
 from benchmarks.harness import table
-from benchmarks.references import Reference, find_references
-from benchmarks.trials import Contender, Limits, Spread, Trial, ValidationPoint, run_trials
+from benchmarks.quality.references import Reference, find_references
+from benchmarks.quality.trials import Contender, Limits, Spread, Trial, ValidationPoint, run_trials
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.recipes import conventional, recipe

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.drawing import ACCENT, DARK, new_figures, save
-from benchmarks.drift import Drift, load_drift, watch_drift
 from benchmarks.harness import table
-from benchmarks.trials import (
+from benchmarks.quality.drift import Drift, load_drift, watch_drift
+from benchmarks.quality.trials import (
     Contender,
     Difference,
     Limits,

@@ -20,8 +20,8 @@ from torch import Tensor
 from benchmarks.drawing import ACCENT, DARK, LIGHT, new_figure, save
 from benchmarks.harness import now, table
 from benchmarks.newsroom import store_of
-from benchmarks.speedup import SpeedupConfig, our_run
-from benchmarks.stage import Stage
+from benchmarks.speed.speedup import SpeedupConfig, our_run
+from benchmarks.speed.stage import Stage
 from speedyfeed.batching.batches import Batch, news_lengths
 from speedyfeed.batching.loader import Loader
 from speedyfeed.models.packed import PackedNews
