@@ -14,9 +14,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "speedup": Benchmark(
-        "speed.speedup", "speed-up over the conventional workflow, and the factor of each technique"
-    ),
+    "speedup": Benchmark("speed.speedup", "speed-up over the conventional workflow, and each technique's factor"),
     "step": Benchmark("speed.step", "where the time of a training step goes"),
     "data-efficiency": Benchmark("speed.data_efficiency", "share of the encoded tokens that is text, not padding"),
     "encoder": Benchmark("speed.encoder", "packed encoder against the stock padded one, and share of peak FLOPS"),

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
+from speedyfeed.markdown import table
 from speedyfeed.pretrained import WEIGHTS
 from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished
 from speedyfeed.training.checkpoint import newest_step
@@ -29,7 +29,7 @@ CHECKPOINT_EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KillsBenchConfig:
+class KillsConfig:
     """How much is killed."""
 
     store: Path | None = None
@@ -80,7 +80,7 @@ class Kill:
     """What a step takes, to tell the moment between two checkpoints."""
 
 
-def measure(config: KillsBenchConfig) -> KillsFigures:
+def measure(config: KillsConfig) -> KillsFigures:
     """The undisturbed run, then the others."""
     draws = random.Random(config.seed)
     with some_store(config.store) as store, tempfile.TemporaryDirectory() as scratch:
@@ -96,7 +96,7 @@ def measure(config: KillsBenchConfig) -> KillsFigures:
     return KillsFigures(runs=figures)
 
 
-def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: Kill | None = None) -> RunFigures:
+def _run(config: KillsConfig, store: Path, path: Path, whole: Path, kill: Kill | None = None) -> RunFigures:
     """One run, from its start to its judgement."""
     settings = ("--recipe", config.recipe, "--steps", config.steps, "--checkpoint-every", CHECKPOINT_EVERY)
     started = time.perf_counter()

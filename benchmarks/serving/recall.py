@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
-from benchmarks.harness import table, time_in_turn
+from benchmarks.harness import time_in_turn
+from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
+from speedyfeed.markdown import table
 from speedyfeed.retrieval.index import Embeddings, ExactIndex, HnswIndex, Index, overlap
 
 TOPICS = 200
@@ -24,7 +25,7 @@ NEWS_PER_STORY = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecallBenchConfig:
+class RecallBenchmarkConfig:
     """How much is measured."""
 
     sizes: tuple[int, ...] = (10_000, 30_000, 100_000)
@@ -65,13 +66,13 @@ class RecallFigures:
     rows: list[RecallRow]
 
 
-def measure(config: RecallBenchConfig) -> RecallFigures:
+def measure(config: RecallBenchmarkConfig) -> RecallFigures:
     """Every size in turn."""
     sizes = (*config.sizes, 1_000_000) if config.million else config.sizes
     return RecallFigures(rows=[measure_size(config, num_news) for num_news in sizes])
 
 
-def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
+def measure_size(config: RecallBenchmarkConfig, num_news: int) -> RecallRow:
     """Build both, compare what they find, then time them in turn."""
     rng = np.random.default_rng(config.seed)
     news_VD = draw_news(num_news, config.width, config.spread, rng)

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.harness import table
 from speedyfeed.errors import InputError
+from speedyfeed.markdown import table
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
@@ -40,7 +40,7 @@ TIMER_SECONDS = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServeBenchConfig:
+class ServeBenchmarkConfig:
     """How much is measured."""
 
     news: int = 100_000
@@ -78,7 +78,7 @@ class ServeFigures:
     """News acknowledged, while recommendations went on."""
 
 
-def measure(config: ServeBenchConfig) -> ServeFigures:
+def measure(config: ServeBenchmarkConfig) -> ServeFigures:
     """Start the service, load it, restart it."""
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
@@ -101,7 +101,7 @@ def measure(config: ServeBenchConfig) -> ServeFigures:
 
 
 async def _load(
-    port: int, texts: list[dict[str, str]], config: ServeBenchConfig
+    port: int, texts: list[dict[str, str]], config: ServeBenchmarkConfig
 ) -> tuple[Times, Times, int, float]:
     """Times alone and while news come in; how many came in, in how many seconds."""
     clients = asyncio.Queue[_Client]()
@@ -129,7 +129,7 @@ async def _load(
     return alone, busy, ingested, time.perf_counter() - start
 
 
-async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchConfig) -> Times:
+async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchmarkConfig) -> Times:
     """Send requests on schedule; wait for all."""
     count = int(config.rate * config.seconds)
     begin = time.perf_counter() + 0.1
@@ -225,7 +225,7 @@ class _Served:
             return False
 
 
-def _save_run(folder: Path, config: ServeBenchConfig) -> None:
+def _save_run(folder: Path, config: ServeBenchmarkConfig) -> None:
     """An untrained MiniLM recommender with embeddings drawn around topics, of length one as its own."""
     model = Recommender(RecommenderConfig()).eval()
     generator = torch.Generator().manual_seed(config.seed)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.drawing import COLOURS, from_zero, new_figures, save
-from benchmarks.harness import memory, table, time_in_turn
+from benchmarks.harness import memory, time_in_turn
+from speedyfeed.drawing import COLOURS, from_zero, new_figures, save
+from speedyfeed.markdown import table
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.plm import first_position, load_encoder
 
@@ -23,7 +24,7 @@ TEXT_LENGTHS = (96, 480)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BusBenchConfig:
+class BusBenchmarkConfig:
     """How much is measured."""
 
     encoder: str = "minilm"
@@ -54,7 +55,7 @@ class BusFigures:
     """One, two and four times the tokens at three segments."""
 
 
-def measure(config: BusBenchConfig) -> BusFigures:
+def measure(config: BusBenchmarkConfig) -> BusFigures:
     """All rows, one process each."""
     context = multiprocessing.get_context("spawn")
     cases = [(length, segments, 1) for length in TEXT_LENGTHS for segments in SEGMENTS]
@@ -64,7 +65,7 @@ def measure(config: BusBenchConfig) -> BusFigures:
     return BusFigures(rows=rows[: len(cases)], growth=rows[len(cases) :])
 
 
-def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: int) -> BusRow:
+def measure_row(config: BusBenchmarkConfig, text_length: int, segments: int, times: int) -> BusRow:
     """One forward and backward: its peak memory first, then its time."""
     model = load_encoder(config.encoder, attention_dropout=config.attention_dropout)
     model.train()

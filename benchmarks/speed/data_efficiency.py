@@ -10,11 +10,11 @@ Example: python -m benchmarks data-efficiency --store store/ --json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.drawing import ACCENT, DARK, LIGHT, new_figure, save
-from benchmarks.harness import table
 from benchmarks.newsroom import store_of
 from benchmarks.speed.planned import plan
 from speedyfeed.batching.batches import news_lengths
+from speedyfeed.drawing import ACCENT, DARK, LIGHT, new_figure, save
+from speedyfeed.markdown import table
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
 

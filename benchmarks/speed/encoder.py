@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmarks.drawing import DARK, LIGHT, new_figure, save
-from benchmarks.harness import table, time_in_turn
+from benchmarks.harness import time_in_turn
+from speedyfeed.drawing import DARK, LIGHT, new_figure, save
+from speedyfeed.markdown import table
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
@@ -30,7 +31,7 @@ PEAK_SIZE = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderBenchConfig:
+class EncoderBenchmarkConfig:
     """How much is measured."""
 
     encoder: str = "minilm"
@@ -57,7 +58,7 @@ class EncoderFigures:
     """Of a step that trains all layers, the last one, and the last one with what lies below kept."""
 
 
-def measure(config: EncoderBenchConfig) -> EncoderFigures:
+def measure(config: EncoderBenchmarkConfig) -> EncoderFigures:
     """Run all variants in turn."""
     generator = torch.Generator().manual_seed(config.seed)
     lengths_MK = _draw_lengths(config.num_news, generator)
@@ -123,7 +124,7 @@ def useful_flops(model: PreTrainedModel, layout: Layout) -> float:
     return 6.0 * weights * len(layout.order_T) + 12.0 * width * num_layers * pairs
 
 
-def measure_last(config: EncoderBenchConfig) -> dict[str, float]:
+def measure_last(config: EncoderBenchmarkConfig) -> dict[str, float]:
     """Seconds of a training step on the same news: all layers, the last one, the last one with the rest kept."""
     generator = torch.Generator().manual_seed(config.seed)
     lengths_K = _draw_lengths(config.num_news, generator).flatten()

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
-from benchmarks.harness import PeakMemory, now, table
+from benchmarks.harness import PeakMemory
 from benchmarks.newsroom import store_of
 from benchmarks.speed.planned import plan
-from benchmarks.speed.speedup import SpeedupConfig, our_run
-from benchmarks.speed.stage import Stage
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import Store, Timelines, open_store
+from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
+from speedyfeed.markdown import table
+from speedyfeed.profile import TimedTrainer, now, timed_run
 from speedyfeed.progress import progress_bars
 from speedyfeed.ragged import Ragged
 from speedyfeed.training.run_folder import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderBenchConfig:
+class LoaderBenchmarkConfig:
     """How much is measured."""
 
     store: Path | None = None
@@ -53,7 +53,7 @@ class LoaderRow:
     clicks_per_second: float
     tokens_per_second: float
     """To be encoded, in the batches made."""
-    times_appetite: float
+    times_trainer: float
     """That against what the trainer consumes."""
     tokens_per_click: float
     cache_hit_rate: float
@@ -85,11 +85,9 @@ class Epoch:
     private_bytes: int
 
 
-def measure(config: LoaderBenchConfig) -> LoaderFigures:
+def measure(config: LoaderBenchmarkConfig) -> LoaderFigures:
     """All sizes, then the appetite."""
-    run = our_run(
-        SpeedupConfig(recipe=config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
-    )
+    run = timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
     store = store_of(config.store)
     sizes = [max(1, round(share * len(store.train.clicks))) for share in config.shares]
     epochs = []
@@ -108,7 +106,7 @@ def measure(config: LoaderBenchConfig) -> LoaderFigures:
             batches_per_second=epoch.batches / epoch.seconds,
             clicks_per_second=epoch.clicks / epoch.seconds,
             tokens_per_second=epoch.tokens / epoch.seconds,
-            times_appetite=epoch.tokens / epoch.seconds / appetite,
+            times_trainer=epoch.tokens / epoch.seconds / appetite,
             tokens_per_click=epoch.tokens / epoch.clicks,
             cache_hit_rate=epoch.read / (epoch.read + epoch.encoded),
             milliseconds_per_click=1e3 * epoch.tokens / epoch.clicks / appetite,
@@ -166,7 +164,7 @@ def measure_appetite(run: RunConfig, store: Store, rounds: int) -> float:
     lengths_V = news_lengths(store.news)
     samples = plan(store, run.batch, lengths_V, most_batches=None, num_samples=rounds).samples
     with TemporaryDirectory() as scratch:
-        stage = Stage(run, store, Path(scratch) / "run")
+        stage = TimedTrainer(run, store, Path(scratch) / "run")
         stage.time_step(samples[0])
         seconds = sum(stage.time_step(batch) for batch in samples)
     return sum(batch.num_tokens for batch in samples) / seconds
@@ -196,7 +194,7 @@ def tables(figures: LoaderFigures) -> str:
                         f"{row.clicks:,}",
                         f"{row.batches_per_second:,.0f}",
                         f"{row.tokens_per_second:,.0f}",
-                        f"{row.times_appetite:,.0f}x",
+                        f"{row.times_trainer:,.0f}x",
                         f"{row.cache_hit_rate:.0%}",
                         f"{row.tokens_per_click:.1f}",
                         f"{row.milliseconds_per_click:.2f}",

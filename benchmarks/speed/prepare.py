@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.drawing import ACCENT, DARK, from_zero, new_figures, save
-from benchmarks.harness import memory, table
-from benchmarks.newsroom import BENCH, make_logs, paper_shaped
+from benchmarks.harness import memory
+from benchmarks.newsroom import WORK, make_logs, paper_shaped
+from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figures, save
+from speedyfeed.markdown import table
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareBenchConfig:
+class PrepareBenchmarkConfig:
     """How much is measured."""
 
     users: tuple[int, ...] = (5_000, 16_000, 50_000)
     """Of each newsroom; its news are in proportion."""
-    folder: Path = BENCH
-    """Where the newsrooms are kept."""
+    work: Path = WORK
+    """Folder in which the newsrooms are made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,9 +51,9 @@ class PrepareFigures:
     rows: list[PrepareRow]
 
 
-def measure(config: PrepareBenchConfig) -> PrepareFigures:
+def measure(config: PrepareBenchmarkConfig) -> PrepareFigures:
     """Every size, a process each."""
-    logs = [make_logs(paper_shaped(users), config.folder) for users in config.users]
+    logs = [make_logs(paper_shaped(users), config.work) for users in config.users]
     rows = []
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report, context.Pool(1, maxtasksperchild=1) as pool:

@@ -10,15 +10,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
 from benchmarks.speed import rank
 from benchmarks.speed.rank import WorldFigures
 from benchmarks.speed.scaling import DeviceCosts, Scaled, scale
+from speedyfeed.markdown import table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RanksBenchConfig:
+class RanksConfig:
     """How much is measured, and which devices are imagined."""
 
     store: Path | None = None
@@ -47,7 +47,7 @@ class RanksFigures:
     scaled: list[Scaled]
 
 
-def measure(config: RanksBenchConfig) -> RanksFigures:
+def measure(config: RanksConfig) -> RanksFigures:
     """Launch every number of ranks in turn, then reckon."""
     worlds = []
     with some_store(config.store) as store:
@@ -59,7 +59,7 @@ def measure(config: RanksBenchConfig) -> RanksFigures:
     return RanksFigures(worlds=worlds, costs=costs, scaled=[scale(costs, devices) for devices in config.devices])
 
 
-def device_costs(alone: WorldFigures, ring: WorldFigures, config: RanksBenchConfig) -> DeviceCosts:
+def device_costs(alone: WorldFigures, ring: WorldFigures, config: RanksConfig) -> DeviceCosts:
     """Work as one rank does it, messages as they go around a ring of some; or as the config says."""
     sent = 2 * (ring.world - 1) / ring.world * ring.gradient_bytes
     return DeviceCosts(

@@ -18,17 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drawing import DARK, LIGHT, new_figure, plain_numbers, save
-from benchmarks.harness import table
 from benchmarks.newsroom import store_of
 from benchmarks.speed.planned import Piece, Plan, cut, plan
-from benchmarks.speed.stage import Stage
 from speedyfeed.batching.batches import BatchConfig, news_lengths
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Store
-from speedyfeed.errors import InputError
+from speedyfeed.drawing import DARK, LIGHT, new_figure, plain_numbers, save
+from speedyfeed.markdown import table
+from speedyfeed.profile import TimedTrainer, timed_run
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional
 from speedyfeed.training.run_folder import RunConfig
 
 PAPER_OVERALL = 128.7
@@ -146,7 +145,7 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
     lengths_V = news_lengths(store.news)
     plans: dict[str, Plan] = {}
     pieces: dict[str, list[Piece]] = {}
-    stages: dict[str, Stage] = {}
+    stages: dict[str, TimedTrainer] = {}
     seconds = dict.fromkeys(runs, 0.0)
     with TemporaryDirectory() as scratch, progress_bars() as report:
         for done, (name, run) in enumerate(runs.items()):
@@ -156,7 +155,7 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
             pieces[name] = [cut(batch, run.batch, lengths_V) for batch in plans[name].samples]
         for done, (name, run) in enumerate(runs.items()):
             report("warm up", done, len(runs), name)
-            stages[name] = Stage(run, store, Path(scratch) / str(done))
+            stages[name] = TimedTrainer(run, store, Path(scratch) / str(done))
             stages[name].time_step(pieces[name][0].batch)
         for turn in range(config.rounds):
             for done, (name, stage) in enumerate(stages.items()):
@@ -170,16 +169,8 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
 
 
 def our_run(config: SpeedupConfig) -> RunConfig:
-    """The recipe as it is measured."""
-    run = recipe(config.recipe)
-    if run.recommender.reads_words:
-        raise InputError(f"--recipe {config.recipe}: learns words; choose one of a language model")
-    return replace(
-        run,
-        news=replace(run.news, encoder=config.encoder or run.news.encoder),
-        batch=replace(run.batch, seed=config.seed),
-        train=replace(run.train, precision=config.precision, validations=0, seed=config.seed),
-    )
+    """The accelerated run, which the conventional one is compared with."""
+    return timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
 
 
 def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:

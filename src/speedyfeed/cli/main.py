@@ -24,6 +24,8 @@ COMMANDS = {
     "train": "train a recommender on a store; resumable",
     "evaluate": "measure how well a trained recommender ranks and recalls",
     "rank": "write, or check, a leaderboard file",
+    "sweep": "train and evaluate several recipes over several seeds, as one table",
+    "profile": "measure where the time of a training step goes",
     "compare": "tell which of two runs ranks better, and whether the data can tell",
     "recommend": "the best news for one user",
     "serve": "recommendations over HTTP, and a page to try them on",
