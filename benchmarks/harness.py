@@ -1,13 +1,13 @@
-"""What every bench shares: facts about the machine, times taken in turn, tables, and the way to the user.
+"""Shared parts of all benchmarks: facts about the machine, timing, memory, and the command line.
 
-A bench is a module with
+A benchmark is a module with
 
     measure(config) -> figures      frozen dataclasses both; the command line is made from the config
     tables(figures) -> str          Markdown that reads well in a terminal
-    draw(figures, folder) -> files  PNG figures, where there is something to see
+    draw(figures, folder) -> files  PNG figures; optional
 
-Times of several variants are taken round by round, one after the other: on a busy machine a slow moment then hits
-all of them, and ratios stay meaningful where seconds do not.
+Variants are timed round by round, one after the other: a slow moment of a busy machine then affects all of them,
+and ratios stay meaningful where seconds do not.
 """
 
 import dataclasses
@@ -18,8 +18,9 @@ import subprocess
 import threading
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -29,14 +30,15 @@ from typing import Annotated, Any, Self
 import torch
 from tyro.conf import arg
 
-from benchmarks.drawing import style
 from speedyfeed import __version__
+from speedyfeed.drawing import style
 from speedyfeed.files import new_file, write_json
+from speedyfeed.profile import now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Where figures were taken, and with what."""
+    """The machine and the versions that figures were measured with."""
 
     cores: int = field(default_factory=torch.get_num_threads)
     gigabytes: int = field(
@@ -49,7 +51,7 @@ class Machine:
     transformers: str = field(default_factory=lambda: version("transformers"))
     speedyfeed: str = __version__
     commit: str = field(default_factory=lambda: find_commit())
-    """Of the source that ran, `+` where it was changed since; empty where it is no checkout."""
+    """Commit of the source, with `+` if tracked files were changed; empty outside a checkout."""
 
     def __str__(self) -> str:
         commit = f" ({self.commit})" if self.commit else ""
@@ -60,7 +62,7 @@ class Machine:
 
 
 def find_commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit of a checkout, `+` where its tracked files have changed; empty where there is none."""
+    """Commit of a checkout, with `+` if tracked files were changed; empty outside a checkout."""
 
     def ask(*words: str) -> str:
         return subprocess.run(
@@ -68,7 +70,7 @@ def find_commit(folder: Path = Path(__file__).parent) -> str:
         ).stdout.strip()
 
     try:
-        ask("ls-files", "--error-unmatch", ".")  # installed into somebody else's checkout is not theirs
+        ask("ls-files", "--error-unmatch", ".")  # a folder inside another project's checkout is not part of it
         changed = ask("status", "--porcelain", "--untracked-files=no")
         return ask("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
@@ -76,7 +78,7 @@ def find_commit(folder: Path = Path(__file__).parent) -> str:
 
 
 def time_in_turn(variants: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Best seconds of each variant, after one warm-up of each."""
+    """Time all variants in turn, after one warm-up of each; returns the best seconds of each."""
     for run in variants.values():
         run()
     best = dict.fromkeys(variants, float("inf"))
@@ -88,15 +90,8 @@ def time_in_turn(variants: dict[str, Callable[[], object]], *, rounds: int) -> d
     return best
 
 
-def now() -> float:
-    """Seconds, once the device has done all it was told."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def memory(entry: str) -> int:
-    """Bytes of this process: VmRSS is now, VmHWM the highest so far, RssAnon now without mapped files (Linux)."""
+    """Memory of this process in bytes (Linux): VmRSS is current, VmHWM the peak, RssAnon without mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{entry}:"):
             return int(line.split()[1]) * 1024
@@ -104,7 +99,7 @@ def memory(entry: str) -> int:
 
 
 class PeakMemory:
-    """The most memory of its own that a process takes while this is entered, looked at every few milliseconds."""
+    """Peak private memory of this process inside a `with` block, sampled every 5 ms."""
 
     def __enter__(self) -> Self:
         self._before = self._highest = memory("RssAnon")
@@ -119,7 +114,7 @@ class PeakMemory:
 
     @property
     def growth(self) -> int:
-        """Bytes above what there was before."""
+        """Peak bytes above those at the start of the block."""
         return self._highest - self._before
 
     def _watch(self) -> None:
@@ -129,26 +124,14 @@ class PeakMemory:
                 return
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, aligned to be read as it is: the first column to the left, the others to the right."""
-    widths = [max(2, *map(len, column)) for column in zip(header, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        others = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return f"| {' | '.join([cells[0].ljust(widths[0]), *others])} |"
-
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join(line(cells) for cells in (header, rule, *rows))
-
-
 def config_type(module: ModuleType) -> type[Any]:
-    """What `measure` of a bench takes."""
+    """The config dataclass that `measure` of a benchmark takes."""
     kind: type[Any] = typing.get_type_hints(module.measure)["config"]
     return kind
 
 
 def command_of(name: str, facts: Mapping[str, Any]) -> str:
-    """What measures the same again: the bench and all its settings, defaults included."""
+    """The command that repeats a measurement: the benchmark and all its settings, defaults included."""
     words = [f"python -m benchmarks {name}"]
     for option, value in facts["config"].items():
         if value is None or value is False or value == []:
@@ -159,38 +142,33 @@ def command_of(name: str, facts: Mapping[str, Any]) -> str:
 
 
 def as_command(module: ModuleType, name: str) -> SimpleNamespace:
-    """A bench as the command line knows commands; its options are those of its config, and where figures go.
-
-    A config that has an `out` of its own, for what is made while measuring, has the figures there too.
-    """
-    config = config_type(module)
+    """Turn a benchmark into a command whose options are those of its config, --json and --out."""
     options: list[tuple[str, Any, Any]] = [
-        ("config", Annotated[config, arg(name="")], field()),
+        ("config", Annotated[config_type(module), arg(name="")], field()),
         ("json", Annotated[bool, arg(help="Print the figures as one JSON object.")], False),
+        ("out", Annotated[Path | None, arg(help="Folder to write NAME.json, NAME.md and PNG files to.")], None),
     ]
-    if not any(option.name == "out" for option in dataclasses.fields(config)):
-        help = "Folder to keep figures, tables and PNG files in."
-        options.append(("out", Annotated[Path | None, arg(help=help)], None))
     arguments = dataclasses.make_dataclass("Arguments", options, frozen=True, kw_only=True)
     return SimpleNamespace(__doc__=module.__doc__, Arguments=arguments, run=partial(_run, module, name))
 
 
 def _run(module: ModuleType, name: str, arguments: Any) -> None:
-    """Measure, print, and keep where asked; NAME.json comes last, so that it tells that all is there."""
-    out = arguments.out if hasattr(arguments, "out") else arguments.config.out
-    drawing = style() if out is not None and hasattr(module, "draw") else None  # fails now or never
+    """Measure, print, and write to --out; NAME.json is written last, so that its presence means complete."""
+    out = arguments.out
+    drawing = style() if out is not None and hasattr(module, "draw") else None  # fail before measuring
     started = time.perf_counter()
     figures = module.measure(arguments.config)
     facts = {
         **asdict(figures),
         "config": json.loads(json.dumps(asdict(arguments.config), default=str)),
         "machine": asdict(Machine()),
-        "bench_seconds": time.perf_counter() - started,
+        "date": today(),
+        "benchmark_seconds": time.perf_counter() - started,
     }
-    told = module.tables(figures)
+    text = module.tables(figures)
     if out is not None:
         with new_file(out / f"{name}.md") as file:
-            file.write_text(told + "\n", encoding="utf-8")
+            file.write_text(text + "\n", encoding="utf-8")
         if drawing is not None:
             with drawing:
                 module.draw(figures, out)
@@ -199,4 +177,9 @@ def _run(module: ModuleType, name: str, arguments: Any) -> None:
     if arguments.json:
         print(json.dumps(facts))
     else:
-        print(f"{Machine()}\n{command_of(name, facts)}\n\n{told}")
+        print(f"{Machine()}\n{command_of(name, facts)}\n\n{text}")
+
+
+def today() -> str:
+    """The current date in UTC, as YYYY-MM-DD."""
+    return datetime.now(UTC).date().isoformat()

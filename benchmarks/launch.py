@@ -1,4 +1,4 @@
-"""What benches of many processes share: a log to train on, and torchrun."""
+"""Shared parts of benchmarks with several processes: a store to train on, and torchrun."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The checkout, where `benchmarks` can be imported from."""
+"""The checkout, from which `benchmarks` can be imported."""
 
 
 @contextmanager
 def some_store(path: Path | None) -> Iterator[Path]:
-    """That store, or a small newsroom made and prepared for the moment."""
+    """Yield the store at `path`, or by default that of a small newsroom in a temporary folder."""
     if path is not None:
         yield open_store(path).path
         return
@@ -29,7 +29,7 @@ def some_store(path: Path | None) -> Iterator[Path]:
 
 
 def start_ranks(world: int, module: str, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
-    """A module with these words on so many ranks, a thread each, started again so many times if one fails."""
+    """Run a module under torchrun on `world` ranks with one thread each; it is restarted if a rank fails."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     command += ["--max-restarts", str(restarts), "-m", module, *map(str, words)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -37,8 +37,8 @@ def start_ranks(world: int, module: str, *words: object, restarts: int = 0) -> s
 
 
 def printed_by(launched: subprocess.Popen[str]) -> str:
-    """What it printed, when it has ended well."""
+    """Wait for the end of all ranks and return their standard output."""
     printed, _ = launched.communicate()
     if launched.returncode:
-        raise InputError(f"torchrun ended with code {launched.returncode}; what the ranks said is above")
+        raise InputError(f"torchrun ended with code {launched.returncode}; see the messages of the ranks above")
     return printed

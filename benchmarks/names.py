@@ -1,19 +1,37 @@
-"""Names of all benchmarks, and what each measures."""
+"""All benchmarks by name: the module that measures, and what it measures."""
 
-BENCHES = {
-    "speedup": "how many times as fast a click is learned as conventionally, and what each technique gives",
-    "step": "where the time of a training step goes",
-    "data-efficiency": "how much of what is encoded is padding",
-    "encoder": "the packed encoder against the stock padded one, and the share of the machine's peak",
-    "bus": "what segments cost: time and memory",
-    "prepare": "how fast logs become a store, at three sizes",
-    "loader": "batches against the trainer's appetite, the cost of a click and memory, at three sizes",
-    "recall": "graphs against exact search, at three sizes",
-    "serve": "what the service bears",
-    "quality": "the main table: baselines and ours, over seeds",
-    "cache": "what gamma costs and gives: quality, time, hit rate, drift",
-    "ablation": "the same recommender without bus, cache or refinement",
-    "ranks": "what a step costs on 1, 2 and 4 ranks, and would cost on many devices",
-    "kills": "a rank killed again and again: what it costs, and that nothing is lost",
-    "all": "all of these, as one report with figures",
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """Where a benchmark lives, and its line in `python -m benchmarks --help`."""
+
+    module: str
+    about: str
+
+
+BENCHMARKS = {
+    "speedup": Benchmark("speed.speedup", "speed-up over the conventional workflow, and each technique's factor"),
+    "step": Benchmark("speed.step", "where the time of a training step goes"),
+    "data-efficiency": Benchmark("speed.data_efficiency", "share of the encoded tokens that is text, not padding"),
+    "encoder": Benchmark("speed.encoder", "packed encoder against the stock padded one, and share of peak FLOPS"),
+    "bus": Benchmark("speed.bus", "time and memory of an encoder step against the number of segments"),
+    "prepare": Benchmark("speed.prepare", "time and memory to prepare a store, at three sizes"),
+    "loader": Benchmark("speed.loader", "speed of the loader against that of the trainer, at three sizes"),
+    "recall": Benchmark("serving.recall", "HNSW search against exact search, at three sizes"),
+    "serve": Benchmark("serving.serve", "latency of the HTTP service at a steady rate, alone and while ingesting"),
+    "quality": Benchmark("quality.quality", "the main table: baselines and Speed-Mini, over seeds"),
+    "cache": Benchmark("quality.cache", "AUC, time, hit rate and drift for several values of gamma"),
+    "ablation": Benchmark("quality.ablation", "AUC without bus, without cache and without refinement"),
+    "ranks": Benchmark("speed.ranks", "cost of a step on 1, 2 and 4 ranks, and a model of many devices"),
+    "kills": Benchmark("robustness.kills", "runs in which a rank is killed: cost, and whether anything is lost"),
+    "all": Benchmark("report", "all of these but ranks and kills, as one report with figures"),
 }
+
+
+def load_benchmark(name: str) -> Any:
+    """Import the module of a benchmark."""
+    return importlib.import_module(f"benchmarks.{BENCHMARKS[name].module}")

@@ -1,4 +1,4 @@
-"""What benches measure on where no store is given: a newsroom of the paper's proportions, made once and kept."""
+"""Synthetic newsrooms that benchmarks measure on when no store is given; made once, in runs/bench."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +9,17 @@ from speedyfeed.progress import progress_bars
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.synthetic.newsroom import SHAPES
 
-BENCH = Path("runs/bench")
+WORK = Path("runs/bench")
+"""Folder for what benchmarks make on the way: newsrooms, stores, runs."""
 USERS = 50_000
+"""Users of the newsroom that is made by default."""
 DAYS = 16
 
 
 def paper_shaped(users: int) -> SynthConfig:
-    """The paper's log with fewer users, fewer news in proportion, and fewer days; with bodies.
+    """The paper's log with fewer users, proportionally fewer articles, and fewer days; articles have bodies.
 
-    Over the paper's 123 days so few news would be too thin: users would run out of news to click.
+    Spread over the paper's 123 days, so few articles would leave users with too few to click.
     """
     paper = SHAPES["paper"]
     news = round(users * paper.news / paper.users)
@@ -26,14 +28,14 @@ def paper_shaped(users: int) -> SynthConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeNewsroom:
-    """Raw logs, and the store they were prepared to."""
+    """Raw logs of a newsroom, and the store prepared from them."""
 
     logs: Path
     store: Store
 
 
-def make_logs(config: SynthConfig, folder: Path = BENCH) -> Path:
-    """The raw logs of a newsroom; made where they are not there yet."""
+def make_logs(config: SynthConfig, folder: Path = WORK) -> Path:
+    """Make the raw logs of a newsroom, unless they exist."""
     logs = folder / f"newsroom-{_name(config)}"
     if not logs.exists():
         with progress_bars() as report:
@@ -41,8 +43,8 @@ def make_logs(config: SynthConfig, folder: Path = BENCH) -> Path:
     return logs
 
 
-def make_newsroom(config: SynthConfig, folder: Path = BENCH) -> MadeNewsroom:
-    """The same, prepared."""
+def make_newsroom(config: SynthConfig, folder: Path = WORK) -> MadeNewsroom:
+    """Make and prepare a newsroom, unless it exists."""
     logs = make_logs(config, folder)
     with progress_bars() as report:
         prepared = prepare(logs, folder / f"store-{_name(config)}", PrepareConfig(), report=report)
@@ -50,7 +52,7 @@ def make_newsroom(config: SynthConfig, folder: Path = BENCH) -> MadeNewsroom:
 
 
 def store_of(path: Path | None) -> Store:
-    """The store at `path`, or that of a newsroom of our own."""
+    """Open the store at `path`, or by default that of the paper-shaped newsroom."""
     return make_newsroom(paper_shaped(USERS)).store if path is None else open_store(path)
 
 

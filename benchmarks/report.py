@@ -1,14 +1,18 @@
-"""All benches and one report of them: Markdown, JSON and figures.
+"""All benchmarks and one report of them, in a folder named by date and commit.
 
-Each bench runs in a process of its own and leaves its figures in a folder of its own below --out. Stopped or
-killed, the same command goes on: what was measured is not measured again. A bench that fails is named in the
-report, and the others stand. Without --store they measure on a paper-shaped newsroom made in --out, those that
-train and evaluate on a small one: half an hour.
+    benchmarks/results/DATE-COMMIT/
+      report.md            machine, claims, and the tables and figures of every benchmark
+      NAME.json  NAME.md   figures of one benchmark with machine, commit and command; its tables
+      NAME.png ...         its plots
 
-Example: python -m benchmarks all --store store/ --out runs/bench
+Each benchmark runs in a process of its own. Stopped or killed, the same command continues on the same day: what
+was measured is not measured again. A benchmark that fails is named in the report and does not stop the others.
+Without --store, a paper-shaped newsroom is made in runs/bench, and a small one for benchmarks that train and
+evaluate; all of them take half an hour on two cores.
+
+Example: python -m benchmarks all --store store/ --logs logs/
 """
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -19,25 +23,27 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Machine, command_of, config_type, table
-from benchmarks.names import BENCHES
-from benchmarks.newsroom import BENCH, USERS, make_newsroom, paper_shaped
+from benchmarks.harness import Machine, command_of, config_type, find_commit, today
+from benchmarks.names import BENCHMARKS, load_benchmark
+from benchmarks.newsroom import USERS, WORK, make_newsroom, paper_shaped
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_file, write_json
+from speedyfeed.files import new_file
+from speedyfeed.markdown import table
 from speedyfeed.synthetic import SynthConfig
 
-REPORT = "report"
+REPORT = "report.md"
+RESULTS = Path("benchmarks/results")
 OPTIONS: Mapping[str, Sequence[str]] = {
     "serve": ("--seconds", "10"),
     "quality": ("--runs", "nrms-fast", "lstur-fast", "speed-mini", "--seeds", "0", "--minutes", "1"),
     "cache": ("--gammas", "0", "20", "--minutes", "1", "--validations", "0"),
     "ablation": ("--minutes", "0.5", "--validations", "0"),
 }
-"""What differs from a bench's own defaults, so that all of them take half an hour."""
+"""Options that differ from the defaults of a benchmark, so that all of them take half an hour."""
 APART = ("ranks", "kills")
-"""Those that want the machine's cores for several processes, and more time."""
+"""Benchmarks that start several processes and take longer; not part of the report."""
 LAST_LINES = 12
-"""Of what a failed bench said."""
+"""Last lines of a failed benchmark's messages that the report shows."""
 
 Facts = dict[str, Any]
 
@@ -45,24 +51,26 @@ Facts = dict[str, Any]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     store: Path | None = None
-    """Prepared log; without one, a paper-shaped newsroom is made and kept in --out."""
+    """Folder of a prepared log; by default a paper-shaped newsroom, made in --work."""
     logs: Path | None = None
-    """The raw logs of --store: `ablation` prepares them without refinement."""
-    out: Path = BENCH
-    """Folder for the report and everything it is made of."""
+    """Raw logs of --store, which `ablation` prepares without refinement."""
+    out: Path | None = None
+    """Folder for the report; by default benchmarks/results/DATE-COMMIT."""
+    work: Path = WORK
+    """Folder for newsrooms, stores and runs that are made on the way."""
     only: tuple[str, ...] = ()
-    """Benches to run, by name; without, all of them."""
+    """Names of the benchmarks to run; by default all of them."""
     again: bool = False
-    """Measure again what was measured before."""
+    """Measure again what has been measured before."""
     json: bool = False
-    """Print the figures of all benches as one JSON object."""
+    """Print the figures of all benchmarks as one JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """One figure that stands for a bench."""
+    """One figure that summarises a benchmark."""
 
-    bench: str
+    benchmark: str
     what: str
     value: Callable[[Facts], float]
     format: str
@@ -72,15 +80,15 @@ class Claim:
 
 CLAIMS = (
     Claim(
-        bench="speedup",
-        what="a click is learned, against the conventional workflow",
+        benchmark="speedup",
+        what="clicks learned per second, against the conventional workflow",
         value=lambda facts: facts["overall"],
         format="{:.0f}x",
         target="150x",
         paper="128.7x",
     ),
     Claim(
-        bench="data-efficiency",
+        benchmark="data-efficiency",
         what="encoded tokens that are text",
         value=lambda facts: min(facts["packed"].values()),
         format="{:.1%}",
@@ -88,54 +96,54 @@ CLAIMS = (
         paper="above 70%",
     ),
     Claim(
-        bench="step",
+        benchmark="step",
         what="encoder's share of a training step",
         value=lambda facts: facts["encoder_share"],
         format="{:.1%}",
         target="85%",
     ),
     Claim(
-        bench="step",
+        benchmark="step",
         what="waiting for data",
         value=lambda facts: facts["waiting_share"],
         format="{:.2%}",
         target="below 2%",
     ),
     Claim(
-        bench="encoder",
+        benchmark="encoder",
         what="packed encoder against the stock padded one",
         value=lambda facts: facts["packed_over_padded"],
         format="{:.2f}x",
     ),
     Claim(
-        bench="encoder",
+        benchmark="encoder",
         what="share of the matrix-multiply peak",
         value=lambda facts: facts["peak_share"],
         format="{:.0%}",
     ),
     Claim(
-        bench="loader",
-        what="batches made, against what the trainer consumes",
-        value=lambda facts: min(row["times_appetite"] for row in facts["rows"]),
+        benchmark="loader",
+        what="tokens the loader supplies, against those the trainer consumes",
+        value=lambda facts: min(row["times_trainer"] for row in facts["rows"]),
         format="{:,.0f}x",
     ),
     Claim(
-        bench="loader",
-        what="tokens a click as users grow tenfold",
+        benchmark="loader",
+        what="tokens per click when users grow tenfold",
         value=lambda facts: facts["cost_growth"],
         format="{:.2f}x",
         target="1x or less",
     ),
     Claim(
-        bench="cache",
-        what="AUC with the cache less that without, upper end of the 95% interval",
+        benchmark="cache",
+        what="AUC with the cache minus AUC without, upper end of the 95% interval",
         value=lambda facts: min(row["difference"]["ci95"][1] for row in facts["rows"] if row["gamma"]),
         format="{:+.4f}",
         target="0 or more",
     ),
     Claim(
-        bench="recall",
-        what="what graphs find of exact search's news",
+        benchmark="recall",
+        what="recall of HNSW search against exact search",
         value=lambda facts: min(row["recall"] for row in facts["rows"]),
         format="{:.1%}",
     ),
@@ -144,114 +152,119 @@ CLAIMS = (
 
 def run(arguments: Arguments) -> None:
     names = _choose(arguments.only)
-    places = _places(arguments, names)
+    out = arguments.out or RESULTS / results_name(today(), find_commit())
+    inputs = _inputs(arguments, names)
     measured: dict[str, Facts] = {}
     failures: dict[str, str] = {}
     for number, name in enumerate(names, 1):
-        folder = arguments.out / name
         if arguments.again:
-            shutil.rmtree(folder, ignore_errors=True)
-        options = [word for option, place in places[name].items() for word in (f"--{option}", str(place))]
-        if _is_measured(folder / f"{name}.json", places[name]):
+            _forget(name, out, arguments.work)
+        if _is_measured(out / f"{name}.json", inputs[name]):
             print(f"{name} ({number} of {len(names)}): measured before", file=sys.stderr)
         else:
             print(f"{name} ({number} of {len(names)}) ...", file=sys.stderr)
-            failure = _measure(name, folder, [*options, *OPTIONS.get(name, ())])
+            options = [word for option, path in inputs[name].items() for word in (f"--{option}", str(path))]
+            failure = _measure(name, out, [*options, *OPTIONS.get(name, ())])
             if failure is not None:
                 failures[name] = failure
                 continue
-        measured[name] = json.loads((folder / f"{name}.json").read_text("utf-8"))
-        write_report(arguments.out, measured, failures)
-    write_report(arguments.out, measured, failures)
-    if arguments.json:
-        print(json.dumps(measured))
-    else:
-        print(f"{arguments.out / REPORT}.md is ready" + _told(failures))
+        measured[name] = json.loads((out / f"{name}.json").read_text("utf-8"))
+        write_report(out, measured, failures)
+    write_report(out, measured, failures)
+    failed = f"; failed: {', '.join(failures)}" if failures else ""
+    print(json.dumps(measured) if arguments.json else f"{out / REPORT} is ready{failed}")
     if failures:
         sys.exit(1)
 
 
+def results_name(date: str, commit: str) -> str:
+    """Name of a results folder: date and commit, with `-changed` if tracked files were changed."""
+    return f"{date}-{commit.replace('+', '-changed') or 'no-commit'}"
+
+
 def write_report(folder: Path, measured: Mapping[str, Facts], failures: Mapping[str, str]) -> None:
-    """`report.md` and `report.json` of what there is so far."""
-    with new_file(folder / f"{REPORT}.json") as file:
-        write_json(file, {**measured, **{name: {"failed": failure} for name, failure in failures.items()}})
-    parts = ["# SpeedyFeed, measured", str(Machine()), _claims(measured)]
+    """Write `report.md` of what has been measured so far."""
+    parts = ["# SpeedyFeed benchmarks", f"{today()}; {Machine()}", _claims(measured)]
     parts += [_section(folder, name, facts) for name, facts in measured.items()]
     parts += [f"## {name}\n\nFailed:\n\n```\n{failure}\n```" for name, failure in failures.items()]
-    with new_file(folder / f"{REPORT}.md") as file:
+    with new_file(folder / REPORT) as file:
         file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _claims(measured: Mapping[str, Facts]) -> str:
     rows = [
-        [claim.what, claim.format.format(claim.value(measured[claim.bench])), claim.target, claim.paper]
+        [claim.what, claim.format.format(claim.value(measured[claim.benchmark])), claim.target, claim.paper]
         for claim in CLAIMS
-        if claim.bench in measured
+        if claim.benchmark in measured
     ]
     return table(["", "found", "target", "paper"], rows)
 
 
 def _section(folder: Path, name: str, facts: Facts) -> str:
-    """What the bench says of itself, its tables and its figures."""
-    about = (_module(name).__doc__ or "").split("\n\nExample:")[0]
-    origin = f"`{command_of(name, facts)}`: {facts['bench_seconds']:.0f} s"
+    """The description of a benchmark, its command, its tables and its plots."""
+    about = (load_benchmark(name).__doc__ or "").split("\n\nExample:")[0]
+    origin = f"`{command_of(name, facts)}`: {facts['benchmark_seconds']:.0f} s"
     machine = Machine(**facts["machine"])
     if machine != Machine():
-        origin += f"; measured on: {machine}"
-    told = (folder / name / f"{name}.md").read_text("utf-8").strip()
-    drawn = [f"![{path.stem}]({name}/{path.name})" for path in sorted((folder / name).glob("*.png"))]
-    return "\n\n".join([f"## {name}", about, origin, told, *drawn])
+        origin += f"; measured on {facts['date']}: {machine}"
+    tables = (folder / f"{name}.md").read_text("utf-8").strip()
+    plots = [f"![{path.stem}]({path.name})" for path in _plots(folder, name)]
+    return "\n\n".join([f"## {name}", about, origin, tables, *plots])
+
+
+def _plots(folder: Path, name: str) -> list[Path]:
+    return sorted([*folder.glob(f"{name}.png"), *folder.glob(f"{name}-*.png")])
 
 
 def _choose(only: Sequence[str]) -> list[str]:
-    every = [name for name in BENCHES if name not in ("all", *APART)]
+    every = [name for name in BENCHMARKS if name not in ("all", *APART)]
     for name in only:
         if name not in every:
-            raise InputError(f"--only {name}: no such bench; there are {', '.join(every)}")
+            raise InputError(f"--only {name}: no such benchmark; there are {', '.join(every)}")
     return [name for name in every if name in only] if only else every
 
 
-def _places(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, Path]]:
-    """For each bench the options that tell it where the data are, as far as it takes them."""
-    places = {}
+def _inputs(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, Path]]:
+    """The folders that each benchmark is given, by option, as far as it has these options."""
+    inputs = {}
     for name in names:
-        taken = {field.name for field in fields(config_type(_module(name)))}
-        known = {"folder": arguments.out}
+        options = {field.name for field in fields(config_type(load_benchmark(name)))}
+        trains = "seeds" in options
+        known = {"work": arguments.work / name if trains else arguments.work}
         if arguments.store is not None:
             known["store"] = arguments.store
             if arguments.logs is not None:
                 known["logs"] = arguments.logs
-        elif "store" in taken:
-            config = SynthConfig() if "seeds" in taken else paper_shaped(USERS)  # evaluating encodes every news
-            made = make_newsroom(config, arguments.out)
+        elif "store" in options:
+            config = SynthConfig() if trains else paper_shaped(USERS)  # an evaluation encodes every article
+            made = make_newsroom(config, arguments.work)
             known |= {"store": made.store.path, "logs": made.logs}
-        places[name] = {key: place for key, place in known.items() if key in taken}
-    return places
+        inputs[name] = {option: path for option, path in known.items() if option in options}
+    return inputs
 
 
-def _is_measured(file: Path, places: Mapping[str, Path]) -> bool:
-    """Whether the figures are there, and of the same data."""
+def _forget(name: str, out: Path, work: Path) -> None:
+    """Remove the figures of a benchmark and the runs it trained."""
+    for path in (out / f"{name}.json", out / f"{name}.md", *_plots(out, name)):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(work / name, ignore_errors=True)
+
+
+def _is_measured(file: Path, inputs: Mapping[str, Path]) -> bool:
+    """Whether figures on the same data exist."""
     if not file.exists():
         return False
     config = json.loads(file.read_text("utf-8"))["config"]
-    return all(config[key] == str(place) for key, place in places.items())
+    return all(config[option] == str(path) for option, path in inputs.items())
 
 
 def _measure(name: str, folder: Path, options: Sequence[str]) -> str | None:
-    """Run a bench; returns the last it said where it failed."""
+    """Run a benchmark in a process of its own; returns its last messages if it failed."""
     command = [sys.executable, "-m", "benchmarks", name, "--out", str(folder), *options]
-    said: deque[str] = deque(maxlen=LAST_LINES)
+    messages: deque[str] = deque(maxlen=LAST_LINES)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             sys.stderr.write(f"  {line}")
-            said.append(line)
-    return None if process.returncode == 0 else f"exit code {process.returncode}\n{''.join(said).rstrip()}"
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
-
-
-def _told(failures: Mapping[str, str]) -> str:
-    return f"; failed: {', '.join(failures)}" if failures else ""
+            messages.append(line)
+    return None if process.returncode == 0 else f"exit code {process.returncode}\n{''.join(messages).rstrip()}"

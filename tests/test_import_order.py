@@ -9,14 +9,15 @@ import speedyfeed
 ROOT = Path(speedyfeed.__file__).parent
 LAYERS = (
     ("errors",),
-    ("files", "progress", "ragged", "random", "runtime"),
-    ("tokenizers", "data"),
+    ("files", "progress", "ragged", "random", "runtime", "markdown"),
+    ("tokenizers", "data", "drawing"),
     ("synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),
     ("pretrained",),
     ("evaluation", "serving"),
     ("training",),
     ("recipes", "run_evaluation"),
+    ("profile", "sweep"),
     ("api", "cli", "testing"),
 )
 FRONT = ("__init__", "__main__")

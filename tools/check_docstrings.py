@@ -7,7 +7,7 @@ help; OpenAPI shows the docstrings of routes and models and the descriptions of 
 
 - no docstring or help text begins with "Of ", "The same", "As ", "Beside ": it would lean on its neighbours;
 - an option, a route and a field of an answer has a text, of at least four words;
-- a flag that is on by default says what turning it off does ("off" or "--no-"): its help stands beside `--no-...`.
+- a flag that is on by default says so, or what off does: its help stands beside `--no-...`.
 """
 
 import ast
@@ -50,7 +50,8 @@ def check_file(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _check_fields(owner: ast.ClassDef) -> Iterator[tuple[int, str]]:
-    is_option = owner.name == "Arguments" or owner.name.endswith("Config")
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in owner.decorator_list)
+    is_option = is_dataclass and (owner.name == "Arguments" or owner.name.endswith("Config"))
     for field, after in zip(owner.body, [*owner.body[1:], None], strict=True):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
@@ -62,7 +63,7 @@ def _check_fields(owner: ast.ClassDef) -> Iterator[tuple[int, str]]:
         if len(text.split()) < MIN_WORDS:
             yield field.lineno, f"option {field.target.id} needs a help text of {MIN_WORDS} words: {_shown(text)}"
         is_on = isinstance(field.value, ast.Constant) and field.value.value is True
-        if is_on and not re.search(r"\boff\b|--no-", text):
+        if is_on and not re.search(r"\b(on by default|off)\b|--no-", text):
             yield field.lineno, f"flag {field.target.id} is on by default: say what off does: {_shown(text)}"
 
 

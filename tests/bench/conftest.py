@@ -1,4 +1,4 @@
-"""A small prepared newsroom with bodies, made once for all benches, and an encoder that reads its texts whole."""
+"""A small prepared newsroom with bodies, made once for all benchmarks."""
 
 import pytest
 

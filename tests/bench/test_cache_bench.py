@@ -1,4 +1,4 @@
-"""The cache bench and the ablation on a tiny newsroom with a tiny encoder."""
+"""The cache benchmark and the ablation on a tiny newsroom with a tiny encoder."""
 
 import json
 from dataclasses import asdict, replace
@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import ablation, cache
-from benchmarks.ablation import AblationBenchConfig
-from benchmarks.cache import CacheBenchConfig
-from benchmarks.drift import load_drift, watch_drift
-from benchmarks.trials import compare_trials, load_values, trial_path
+from benchmarks.quality import ablation, cache
+from benchmarks.quality.ablation import AblationConfig
+from benchmarks.quality.cache import CacheBenchmarkConfig
+from benchmarks.quality.drift import load_drift, watch_drift
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.summary import compare_trials
+from speedyfeed.sweep.trials import load_values, trial_path
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
@@ -38,9 +39,9 @@ def store(logs):
 
 @pytest.fixture(scope="module")
 def config(store, logs, tiny_encoder):
-    return CacheBenchConfig(
+    return CacheBenchmarkConfig(
         store=store.path,
-        out=logs.parent / "out",
+        work=logs.parent / "work",
         gammas=(0, 8),
         encoder=str(tiny_encoder),
         epochs=6,
@@ -65,9 +66,9 @@ def test_every_gamma_is_set_beside_none(figures, config):
     assert 0.5 < drift["cosine"] < 1
     assert 1 <= drift["steps"] <= 8
     assert some["trials"][0]["clicks"] == none["trials"][0]["clicks"]
-    told = cache.tables(figures)
-    assert told.count("\n") == 3
-    assert all(path.read_bytes()[:8] == PNG for path in cache.draw(figures, config.out))
+    text = cache.tables(figures)
+    assert text.count("\n") == 3
+    assert all(path.read_bytes()[:8] == PNG for path in cache.draw(figures, config.work))
 
 
 def test_gamma_0_must_be_there(config):
@@ -95,15 +96,15 @@ def test_a_row_drifts_when_the_weights_move(is_moved, store, tiny_encoder, tmp_p
                 weight.add_(0.3 * torch.randn_like(weight))
     state = torch.get_rng_state()
     watch_drift(trainer, batch)
-    assert torch.equal(torch.get_rng_state(), state)  # looking changes nothing
+    assert torch.equal(torch.get_rng_state(), state)  # comparing changes nothing
     watch_drift(trainer, batch)  # as a resumed run would
     found = load_drift(tmp_path / "run")
-    assert found.looks == 1
+    assert found.comparisons == 1
     assert (found.cosine < 0.99) if is_moved else (found.cosine > 0.999)
 
 
 def test_an_interval_is_paired_and_over_the_mean_of_the_seeds(figures, config):
-    none, some = (trial_path(config.out, f"gamma-{gamma}", 0) for gamma in config.gammas)
+    none, some = (trial_path(config.work, f"gamma-{gamma}", 0) for gamma in config.gammas)
     both = (load_values(none, "auc") + load_values(some, "auc")) / 2
     found = compare_trials([none], [none, some])
     assert found.mean == pytest.approx(np.nanmean(both - load_values(none, "auc")))
@@ -111,7 +112,7 @@ def test_an_interval_is_paired_and_over_the_mean_of_the_seeds(figures, config):
 
 
 def test_the_ablation_leaves_each_technique_out(store, logs, tiny_encoder, tmp_path):
-    config = AblationBenchConfig(store=store.path, out=tmp_path, encoder=str(tiny_encoder), steps=3, **SHORT)
+    config = AblationConfig(store=store.path, work=tmp_path, encoder=str(tiny_encoder), steps=3, **SHORT)
     figures = ablation.measure(config)
     names = [row.name for row in figures.rows]
     assert names == ["without-bus", "without-cache", "default"]

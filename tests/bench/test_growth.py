@@ -1,4 +1,4 @@
-"""The benches that measure at several sizes: what they count."""
+"""The benchmarks that measure at several sizes: what they count."""
 
 import json
 
@@ -19,14 +19,14 @@ def few_days(monkeypatch):
     monkeypatch.setattr(newsroom, "DAYS", 3)
 
 
-def bench(capsys, name, **options):
+def measure(capsys, name, **options):
     words = [part for key, values in options.items() for part in (f"--{key}", *map(str, values))]
     main([name, "--json", *words])
     return json.loads(capsys.readouterr().out)
 
 
 def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
-    figures = bench(capsys, "prepare", users=(600, 900), folder=[folder], out=[tmp_path])
+    figures = measure(capsys, "prepare", users=(600, 900), work=[folder], out=[tmp_path])
     rows = figures["rows"]
     assert [row["users"] for row in rows] == [600, 900]
     assert rows[0]["clicks"] < rows[1]["clicks"]
@@ -37,13 +37,13 @@ def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
 
 def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys):
     options = {"encoder": [tiny_encoder], "rounds": [1], "out": [tmp_path]}
-    figures = bench(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)
+    figures = measure(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)
     rows = figures["rows"]
     lengths = store.train.clicks.lengths
     assert [row["users"] for row in rows] == [round(len(lengths) / 2), len(lengths)]
     assert [row["clicks"] for row in rows] == [int(np.minimum(lengths[: row["users"]], 100).sum()) for row in rows]
     assert figures["cost_growth"] == rows[1]["tokens_per_click"] / rows[0]["tokens_per_click"]
-    assert all(row["times_appetite"] > 0 for row in rows)
+    assert all(row["times_trainer"] > 0 for row in rows)
     assert (tmp_path / "loader.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,16 @@ import pytest
 import tyro
 
 from benchmarks.__main__ import main
-from benchmarks.harness import Machine, as_command, find_commit, table
-from benchmarks.names import BENCHES
+from benchmarks.harness import Machine, as_command, find_commit
+from benchmarks.names import BENCHMARKS
+from speedyfeed.markdown import table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """A bench that needs a store and makes things of its own."""
+    """A benchmark that needs a store."""
 
     store: Path
-    out: Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class Figures:
     ratio: float
 
 
-def toy_bench():
+def toy_benchmark():
     module = ModuleType("toy", "Toys.\n\nExample: python -m benchmarks toy")
 
     def measure(config: Config) -> Figures:
@@ -46,19 +47,20 @@ def test_a_table_reads_as_text_and_as_markdown():
     ]
 
 
-def test_a_bench_is_a_command_made_from_its_config(tmp_path, capsys):
-    command = toy_bench()
+def test_a_benchmark_is_a_command_made_from_its_config(tmp_path, capsys):
+    command = toy_benchmark()
     arguments = tyro.cli(command.Arguments, args=["--store", "here", "--out", str(tmp_path / "out"), "--json"])
     command.run(arguments)
     facts = json.loads(capsys.readouterr().out)
     assert facts["ratio"] == 2.0
-    assert facts["config"] == {"store": "here", "out": str(tmp_path / "out")}
+    assert facts["config"] == {"store": "here"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", facts["date"])
     assert facts["machine"]["torch"]
     assert json.loads((tmp_path / "out" / "toy.json").read_text()) == facts
     assert (tmp_path / "out" / "toy.md").read_text() == "twice 2.0\n"
 
 
-def test_a_commit_is_named_and_changes_are_told(tmp_path):
+def test_a_commit_is_named_and_changes_are_marked(tmp_path):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
 
@@ -82,7 +84,7 @@ def test_a_machine_says_what_it_is(commit):
     assert ("(abc)" in told) == bool(commit)
 
 
-@pytest.mark.parametrize("name", BENCHES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_explains_itself_with_an_example(name, capsys):
     with contextlib.suppress(SystemExit):  # the parser leaves that way after its help
         main([name, "--help"])

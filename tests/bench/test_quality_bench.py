@@ -8,14 +8,16 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from benchmarks import quality, trials
 from benchmarks.__main__ import main
-from benchmarks.quality import QualityBenchConfig, choose, measure
-from benchmarks.references import find_references
+from benchmarks.quality import quality
+from benchmarks.quality.quality import QualityConfig, choose, measure
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.ragged import Ragged
+from speedyfeed.sweep import trials
+from speedyfeed.sweep.references import find_references
+from speedyfeed.sweep.table import METRICS
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.loop import train
 from speedyfeed.training.run_folder import open_run
@@ -36,11 +38,11 @@ def store(logs):
 
 @pytest.fixture(scope="module")
 def config(store, logs, tiny_encoder):
-    return QualityBenchConfig(
+    return QualityConfig(
         store=store.path,
         runs=("nrms-fast", str(tiny_encoder)),
         seeds=(0, 1),
-        out=logs.parent / "out",
+        work=logs.parent / "work",
         logs=logs,
         steps=2,
         validations=1,
@@ -61,7 +63,7 @@ def test_every_run_has_all_metrics_and_their_spread(figures):
     found = json.loads(json.dumps(asdict(figures), allow_nan=False))
     assert len(found["rows"]) == 2
     for row in found["rows"]:
-        assert set(row["metrics"]) == set(quality.METRICS)
+        assert set(row["metrics"]) == set(METRICS)
         aucs = [trial["metrics"]["auc"] for trial in row["trials"]]
         assert row["metrics"]["auc"]["mean"] == pytest.approx(np.mean(aucs))
         assert row["metrics"]["auc"]["std"] == pytest.approx(abs(aucs[0] - aucs[1]) / 2**0.5)
@@ -72,13 +74,13 @@ def test_every_run_has_all_metrics_and_their_spread(figures):
             assert trial["best_clicks"] in (0, trial["clicks"])
         assert row["best_clicks"] == np.mean([trial["best_clicks"] for trial in row["trials"]])
     nrms, encoder = found["rows"]
-    kept = [0 if start["auc"] >= end["auc"] else end["clicks"] for start, end in curves(nrms)]  # it has no blends
-    assert [trial["best_clicks"] for trial in nrms["trials"]] == kept
+    saved = [0 if start["auc"] >= end["auc"] else end["clicks"] for start, end in curves(nrms)]
+    assert [trial["best_clicks"] for trial in nrms["trials"]] == saved
     assert nrms["clicks"] != encoder["clicks"]
     assert nrms["trials"][0]["metrics"] != nrms["trials"][1]["metrics"]  # seeds are seeds
 
 
-def test_what_was_judged_is_not_trained_again(figures, config, monkeypatch):
+def test_a_finished_trial_is_not_trained_again(figures, config, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("trains")
 
@@ -87,7 +89,7 @@ def test_what_was_judged_is_not_trained_again(figures, config, monkeypatch):
 
 
 def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
-    contender = trials.Contender(name="nrms-fast", config=config.limit(quality.contenders()["nrms-fast"]))
+    variant = trials.Variant(name="nrms-fast", config=config.limit(quality.main_variants()["nrms-fast"]))
 
     def stopped(*arguments, **options):
         step = Trainer.step
@@ -103,11 +105,11 @@ def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trials, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
-            trials.run_trial(contender, 0, store, tmp_path)
+            trials.run_trial(variant, 0, store, tmp_path)
     run = open_run(trials.trial_path(tmp_path, "nrms-fast", 0))
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
-    again = trials.run_trial(contender, 0, store, tmp_path)
-    whole = trials.run_trial(contender, 0, store, config.out)
+    again = trials.run_trial(variant, 0, store, tmp_path)
+    whole = trials.run_trial(variant, 0, store, config.work)
     assert (again.steps, again.clicks, again.metrics) == (2, whole.clicks, whole.metrics)
 
 
@@ -117,7 +119,7 @@ def test_other_settings_do_not_pass_for_these(figures, config):
 
 
 def test_values_of_impressions_are_kept(figures, config):
-    values = trials.load_values(trials.trial_path(config.out, "nrms-fast", 1), "auc")
+    values = trials.load_values(trials.trial_path(config.work, "nrms-fast", 1), "auc")
     assert np.nanmean(values) == pytest.approx(figures.rows[0].trials[1].metrics["auc"])
     assert figures.impressions == np.count_nonzero(~np.isnan(values))
 
@@ -161,13 +163,14 @@ def test_runs_are_chosen_by_name_or_its_first_part():
         choose(["nmrs"])
 
 
-def test_the_command_prints_the_table(figures, config, capsys):
-    words = ["--store", config.store, "--logs", config.logs, "--out", config.out, "--steps", 2]
-    words += ["--runs", *config.runs, "--seeds", 0, 1, "--validations", 1, "--validation-impressions", 20]
+def test_the_command_prints_the_table(figures, config, tmp_path, capsys):
+    words = ["--store", config.store, "--logs", config.logs, "--work", config.work, "--out", tmp_path]
+    words += ["--runs", *config.runs, "--seeds", 0, 1, "--steps", 2]
+    words += ["--validations", 1, "--validation-impressions", 20]
     main(["quality", *map(str, words)])
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     for name in ("chance", "popularity", "best possible", "nrms-fast", "recall@200"):
-        assert name in told
-    assert {path.name for path in config.out.iterdir()} >= {"quality.md", "quality-curves.png", "quality-auc.png"}
-    saved = json.loads((config.out / "quality.json").read_text())
+        assert name in text
+    assert {path.name for path in tmp_path.iterdir()} >= {"quality.md", "quality-curves.png", "quality-auc.png"}
+    saved = json.loads((tmp_path / "quality.json").read_text())
     assert [row["name"] for row in saved["rows"]] == list(config.runs)

@@ -6,15 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import report, step
+from benchmarks import report
 from benchmarks.__main__ import main
-from benchmarks.names import BENCHES
+from benchmarks.names import BENCHMARKS
 from benchmarks.newsroom import USERS
+from benchmarks.speed import step
 from speedyfeed.errors import InputError
 
 
-def bench_all(capsys, *words):
-    """Exit code, what was printed, and what was told on the way."""
+def run_all(capsys, *words):
+    """Exit code, standard output and standard error."""
     code = 0
     try:
         main(["all", *map(str, words)])
@@ -27,24 +28,23 @@ def bench_all(capsys, *words):
 def test_a_report_names_what_failed_and_goes_on_from_there(store, tiny_encoder, tmp_path, capsys, monkeypatch):
     words = ["--store", store.path, "--out", tmp_path, "--only", "data-efficiency", "step"]
     monkeypatch.setattr(report, "OPTIONS", {"step": ("--precision", "fp8", "--encoder", str(tiny_encoder))})
-    code, out, _ = bench_all(capsys, *words)
+    code, out, _ = run_all(capsys, *words)
     assert code == 1
     assert "failed: step" in out
-    told = (tmp_path / "report.md").read_text()
-    assert "no precision 'fp8'" in told
-    assert "no precision 'fp8'" in json.loads((tmp_path / "report.json").read_text())["step"]["failed"]
-    assert re.search(r"encoded tokens that are text *\| *100.0%", told)
+    text = (tmp_path / "report.md").read_text()
+    assert "no precision 'fp8'" in text
+    assert re.search(r"encoded tokens that are text *\| *100.0%", text)
 
     quick = ("--encoder", str(tiny_encoder), "--skip", "0", "--warmup", "0", "--steps", "1")
     monkeypatch.setattr(report, "OPTIONS", {"step": quick})
-    code, out, err = bench_all(capsys, *words, "--json")
+    code, out, err = run_all(capsys, *words, "--json")
     assert code == 0
     assert "data-efficiency (2 of 2): measured before" in err
     assert list(json.loads(out)) == ["step", "data-efficiency"]
-    told = (tmp_path / "report.md").read_text()
-    assert "fp8" not in told
-    figures = re.findall(r"!\[.*\]\((.*)\)", told)
-    assert figures == ["step/step.png", "data-efficiency/data-efficiency.png"]
+    text = (tmp_path / "report.md").read_text()
+    assert "fp8" not in text
+    figures = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert figures == ["step.png", "data-efficiency.png"]
     assert all((tmp_path / figure).exists() for figure in figures)
 
 
@@ -56,7 +56,7 @@ def test_figures_of_other_data_are_measured_again(tmp_path):
     assert not report._is_measured(file, {"store": Path("there")})
 
 
-def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_path, monkeypatch):
+def test_benchmarks_that_train_get_a_newsroom_that_is_evaluated_in_minutes(tmp_path, monkeypatch):
     @dataclass
     class Training:
         store: Path
@@ -71,17 +71,33 @@ def test_benches_that_train_get_a_newsroom_that_can_be_judged_in_minutes(tmp_pat
 
     monkeypatch.setattr(report, "make_newsroom", made)
     monkeypatch.setattr(
-        report, "_module", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
+        report, "load_benchmark", lambda name: SimpleNamespace(measure=measure) if name == "toy" else step
     )
-    places = report._places(report.Arguments(out=tmp_path), ["toy", "step"])
+    inputs = report._inputs(report.Arguments(work=tmp_path), ["toy", "step"])
     small, large = tmp_path / "store of None", tmp_path / f"store of {USERS}"
-    assert places == {"toy": {"store": small, "logs": tmp_path / "logs of None"}, "step": {"store": large}}
-    places = report._places(report.Arguments(out=tmp_path, store=tmp_path), ["toy", "step"])
-    assert places == {"toy": {"store": tmp_path}, "step": {"store": tmp_path}}
+    assert inputs == {"toy": {"store": small, "logs": tmp_path / "logs of None"}, "step": {"store": large}}
+    inputs = report._inputs(report.Arguments(work=tmp_path, store=tmp_path), ["toy", "step"])
+    assert inputs == {"toy": {"store": tmp_path}, "step": {"store": tmp_path}}
 
 
-def test_every_bench_is_in_the_report_and_claims_name_benches():
-    assert report._choose(()) == [name for name in BENCHES if name not in ("all", "ranks", "kills")]
-    assert {claim.bench for claim in report.CLAIMS} <= set(BENCHES)
-    with pytest.raises(InputError, match="--only sped: no such bench"):
+def test_every_benchmark_is_in_the_report_and_claims_name_benchmarks():
+    assert report._choose(()) == [name for name in BENCHMARKS if name not in ("all", "ranks", "kills")]
+    assert {claim.benchmark for claim in report.CLAIMS} <= set(BENCHMARKS)
+    with pytest.raises(InputError, match="--only sped: no such benchmark"):
         report._choose(["sped"])
+
+
+def test_results_are_named_by_date_and_commit():
+    assert report.results_name("2026-11-17", "abc1234") == "2026-11-17-abc1234"
+    assert report.results_name("2026-11-17", "abc1234+") == "2026-11-17-abc1234-changed"
+    assert report.results_name("2026-11-17", "") == "2026-11-17-no-commit"
+
+
+def test_measuring_again_forgets_figures_and_runs_of_that_benchmark_only(tmp_path):
+    out, work = tmp_path / "out", tmp_path / "work"
+    for path in (out / "cache.json", out / "cache.png", out / "step.json", work / "cache" / "run", work / "store"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    report._forget("cache", out, work)
+    assert [path.name for path in out.iterdir()] == ["step.json"]
+    assert [path.name for path in work.iterdir()] == ["store"]

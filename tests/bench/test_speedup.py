@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import speedup
 from benchmarks.__main__ import main
-from benchmarks.planned import cut, plan
-from benchmarks.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
+from benchmarks.speed import speedup
+from benchmarks.speed.planned import cut, plan
+from benchmarks.speed.speedup import SpeedupConfig, count_conventional, our_run, switches, variants_of
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.recipes import conventional
 
@@ -37,7 +37,7 @@ def test_the_first_variant_is_conventional_and_the_last_is_ours(runs):
     assert list(variants_of(ours).values())[-1] == ours
 
 
-def test_all_variants_learn_from_every_click_of_every_reader(store, runs):
+def test_all_variants_learn_from_every_click_of_every_user(store, runs):
     lengths = np.minimum(store.train.clicks.lengths, 12)
     expected = (int(lengths.sum()), int((lengths > 0).sum()))
     assert expected[1] > 100
@@ -81,7 +81,7 @@ def test_samples_are_spread_over_the_epoch(store, runs):
         assert place / 4 <= batch.step / whole.batches < (place + 1) / 4
 
 
-def test_the_bench_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_path, capsys):
+def test_the_benchmark_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_path, capsys):
     out = tmp_path / "out"
     options = {"--store": store.path, "--encoder": tiny_encoder, "--rounds": 1, "--out": out}
     main(["speedup", "--json", *(str(part) for option in options.items() for part in option)])

@@ -5,22 +5,33 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.speedup import SpeedupConfig, our_run
-from benchmarks.stage import Stage
-from benchmarks.step import BACKWARD, CACHE, FORWARD, PARTS, UPDATE, USER, WAIT, Stopwatch
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.batching.loader import Loader
+from speedyfeed.profile import (
+    BACKWARD,
+    CACHE,
+    FORWARD,
+    PARTS,
+    UPDATE,
+    USER,
+    WAIT,
+    Stopwatch,
+    TimedTrainer,
+    timed_run,
+)
 
 
-def stage(store, tiny_encoder, folder: Path) -> Stage:
+def timed_trainer(store, tiny_encoder, folder: Path) -> TimedTrainer:
     torch.manual_seed(0)
-    return Stage(our_run(SpeedupConfig(encoder=str(tiny_encoder))), store, folder)
+    return TimedTrainer(
+        timed_run("speed-mini", encoder=str(tiny_encoder), precision="fp32", seed=0), store, folder
+    )
 
 
 def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, tmp_path, monkeypatch):
-    plain, timed = (stage(store, tiny_encoder, tmp_path / name).trainer for name in ("plain", "timed"))
+    plain, timed = (timed_trainer(store, tiny_encoder, tmp_path / name).trainer for name in ("plain", "timed"))
     moments = iter(range(10**6))
-    monkeypatch.setattr("benchmarks.step.now", lambda: float(next(moments)))
+    monkeypatch.setattr("speedyfeed.profile.now", lambda: float(next(moments)))
     watch = Stopwatch(timed)
     with Loader(
         store.train, news_lengths(store.news), timed.config.batch, timed.config.cache, seed=timed.config.train.seed
@@ -34,13 +45,13 @@ def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, t
         assert value == expected
     for ours, theirs in zip(timed.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    watch.go_on(UPDATE)
+    watch.switch_to(UPDATE)
     assert sum(watch.seconds.values()) == pytest.approx(watch._since)
     seen = {part for part, seconds in watch.seconds.items() if seconds > 0}
     assert seen >= {FORWARD, BACKWARD, USER, UPDATE, CACHE}
 
 
-def test_the_bench_gives_shares_of_a_whole(store, tiny_encoder, tmp_path, capsys):
+def test_the_benchmark_gives_shares_of_a_whole(store, tiny_encoder, tmp_path, capsys):
     options = {"--store": store.path, "--encoder": tiny_encoder, "--skip": 2, "--warmup": 1, "--steps": 2}
     words = [str(part) for option in options.items() for part in option]
     main(["step", *words, "--out", str(tmp_path), "--json"])

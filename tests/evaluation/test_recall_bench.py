@@ -4,7 +4,7 @@ from itertools import chain
 from benchmarks.__main__ import main
 
 
-def test_the_recall_bench_compares_both_searches_in_one_run(capsys):
+def test_the_recall_benchmark_compares_both_searches_in_one_run(capsys):
     small = {"--width": "16", "--queries": "20", "--alone": "2", "--k": "50", "--rounds": "1"}
     main(["recall", "--sizes", "300", "900", *chain(*small.items()), "--json"])
     figures = json.loads(capsys.readouterr().out)

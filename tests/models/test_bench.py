@@ -6,7 +6,7 @@ import torch
 from families import LENGTHS, build, packed_pass, random_tokens
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bus, encoder
+from benchmarks.speed import bus, encoder
 from speedyfeed.models.bus import build_layout
 
 
@@ -29,12 +29,12 @@ def test_lengths_are_drawn_as_stated() -> None:
         assert abs(float(column.log().std()) / spread - 1) < 0.1
 
 
-def test_the_encoder_bench_gives_its_figures(tmp_path: Path) -> None:
+def test_the_encoder_benchmark_gives_its_figures(tmp_path: Path) -> None:
     config = build("bert").config
     config.max_position_embeddings = 3 * encoder.LONGEST
     model = type(build("bert"))(config)
     model.save_pretrained(tmp_path)
-    settings = encoder.EncoderBenchConfig(encoder=str(tmp_path), num_news=3, rounds=1)
+    settings = encoder.EncoderBenchmarkConfig(encoder=str(tmp_path), num_news=3, rounds=1)
     figures = json.loads(json.dumps(asdict(encoder.measure(settings))))
     assert figures["packed_over_padded"] > 0
     assert 0 < figures["peak_share"] < 1
@@ -46,7 +46,7 @@ def test_the_encoder_bench_gives_its_figures(tmp_path: Path) -> None:
 
 def test_a_bus_row_measures_its_own_memory(tmp_path: Path) -> None:
     build("bert").save_pretrained(tmp_path)
-    settings = bus.BusBenchConfig(encoder=str(tmp_path), tokens=1200, rounds=1)
+    settings = bus.BusBenchmarkConfig(encoder=str(tmp_path), tokens=1200, rounds=1)
     row = bus.measure_row(settings, text_length=24, segments=5, times=2)
     assert (row.tokens, row.segments) == (2400, 5)
     assert row.seconds > 0

@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks.rank import RankConfig, WorldFigures, measure_rank
-from benchmarks.ranks import RanksBenchConfig, device_costs, measure, tables
-from benchmarks.scaling import DeviceCosts, scale
+from benchmarks.speed.rank import RankConfig, WorldFigures, measure_rank
+from benchmarks.speed.ranks import RanksConfig, device_costs, measure, tables
+from benchmarks.speed.scaling import DeviceCosts, scale
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 
 COSTS = DeviceCosts(
@@ -52,7 +52,7 @@ def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
     assert alone.communicated_bytes == alone.communication_share == alone.token_imbalance == 0
     assert alone.tokens >= 300
     pair = replace(alone, world=2, gradient_seconds=0.5, message_seconds=0.25)
-    config = RanksBenchConfig()
+    config = RanksConfig()
     costs = device_costs(alone, pair, config)
     assert costs.tokens_per_second == alone.tokens / alone.step_seconds
     assert costs.bytes_per_second == alone.gradient_bytes / 0.5
@@ -62,8 +62,8 @@ def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
     assert (costs.tokens_per_second, costs.bytes_per_second, costs.hop_seconds) == (7.0, 2e9, pytest.approx(3e-6))
 
 
-def test_ranks_are_launched_and_told_of(store):
-    figures = measure(RanksBenchConfig(store=store.path, worlds=(2,), recipe="nrms", steps=1, token_budget=300))
+def test_ranks_are_launched_and_tabulated(store):
+    figures = measure(RanksConfig(store=store.path, worlds=(2,), recipe="nrms", steps=1, token_budget=300))
     alone, pair = figures.worlds
     assert (alone.world, pair.world) == (1, 2)
     assert pair.tokens == alone.tokens  # the same steps

@@ -24,6 +24,8 @@ COMMANDS = {
     "prepare": "refine and tokenize raw logs into a memory-mapped store",
     "train": "train a recommender on a store, or resume a run",
     "evaluate": "measure ranking and recall of a trained recommender",
+    "sweep": "train and evaluate several recipes over several seeds, as one table",
+    "profile": "measure where the time of a training step goes",
     "compare": "test whether one of two runs ranks better",
     "rank": "write or check a leaderboard file",
     "recommend": "recommend articles to one user",

@@ -242,7 +242,7 @@ class ReloadAnswer(BaseModel):
 class AboutAnswer(BaseModel):
     """What the service serves, and who may write to it."""
 
-    version: str = Field(description="Version of SpeedyFeed.")
+    version: str = Field(description="Version of SpeedyFeed in service.")
     model: str = Field(description="Fingerprint of the model in service.")
     news: int = Field(description="Number of articles that can be recommended.")
     categories: dict[str, int] = Field(description="Number of articles in each category, largest first.")

@@ -1,8 +1,8 @@
-"""What the service bears: recommendations at a steady rate from another process, alone and while news come in.
+"""Latency of the HTTP service at a steady rate of recommendations, alone and while articles are ingested.
 
-The service is the real one, started as a user starts it, with MiniLM and as many news as asked: their embeddings
-are drawn around topics, only texts that come in are encoded. Requests leave on schedule, whether or not earlier
-ones were answered, and time counts from when a request should have left: a service that stalls cannot hide it.
+The real service runs in a process of its own, with MiniLM and a catalogue whose embeddings are drawn around
+topics; only ingested texts are encoded. Requests are sent on schedule, whether or not earlier ones were answered,
+and latency counts from the scheduled moment, so that a stall of the service is not hidden.
 
 Example: python -m benchmarks serve --rate 100 --json
 """
@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.harness import table
 from speedyfeed.errors import InputError
+from speedyfeed.markdown import table
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
@@ -36,24 +36,26 @@ WRITERS = 2
 INGEST_BATCH = 32
 HISTORY = 20
 TIMER_SECONDS = 1e-3
-"""What an event loop's timer may be late; a request is sent when it is due."""
+"""Allowance for a late timer of the event loop, so that a request is sent when it is due."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ServeBenchConfig:
-    """How much is measured."""
+class ServeBenchmarkConfig:
+    """Size of the catalogue, and the load."""
 
     news: int = 100_000
+    """Articles in the catalogue when the service starts."""
     rate: float = 100.0
-    """Recommendations a second."""
+    """Recommendation requests sent per second."""
     seconds: float = 20.0
-    """Of each part."""
+    """Seconds of each part: alone, and while ingesting."""
     seed: int = 0
+    """Seed of the embeddings and the histories."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Times:
-    """Of one part."""
+    """Latencies of the requests of one part."""
 
     count: int
     errors: int
@@ -64,21 +66,21 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeFigures:
-    """All parts, in order."""
+    """Start-up, latencies and ingestion of the service."""
 
     news: int
     start_seconds: float
-    """Until the service was ready, graphs built."""
+    """Seconds until the service was ready, with the index to build."""
     restart_seconds: float
-    """The same with the graphs kept from before."""
+    """Seconds until the service was ready again, with the index stored by the first start."""
     recommend: Times
     recommend_while_ingesting: Times
     ingested: int
     ingest_per_second: float
-    """News acknowledged, while recommendations went on."""
+    """Articles acknowledged per second, while recommendations were requested."""
 
 
-def measure(config: ServeBenchConfig) -> ServeFigures:
+def measure(config: ServeBenchmarkConfig) -> ServeFigures:
     """Start the service, load it, restart it."""
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
@@ -101,9 +103,9 @@ def measure(config: ServeBenchConfig) -> ServeFigures:
 
 
 async def _load(
-    port: int, texts: list[dict[str, str]], config: ServeBenchConfig
+    port: int, texts: list[dict[str, str]], config: ServeBenchmarkConfig
 ) -> tuple[Times, Times, int, float]:
-    """Times alone and while news come in; how many came in, in how many seconds."""
+    """Latencies alone and while ingesting; the number of ingested articles, and the seconds that took."""
     clients = asyncio.Queue[_Client]()
     for _ in range(CONNECTIONS):
         clients.put_nowait(await _Client.connect(port))
@@ -117,7 +119,7 @@ async def _load(
         finally:
             clients.put_nowait(client)
 
-    for _ in range(50):  # warm
+    for _ in range(50):  # warm up
         await recommend()
     alone = await _at_rate(recommend, config)
     done = asyncio.Event()
@@ -129,8 +131,8 @@ async def _load(
     return alone, busy, ingested, time.perf_counter() - start
 
 
-async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchConfig) -> Times:
-    """Send requests on schedule; wait for all."""
+async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchmarkConfig) -> Times:
+    """Send requests on schedule and wait for all answers."""
     count = int(config.rate * config.seconds)
     begin = time.perf_counter() + 0.1
 
@@ -157,23 +159,23 @@ async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchCon
 
 
 async def _ingest(port: int, name: str, texts: list[dict[str, str]], done: asyncio.Event) -> int:
-    """Add news as one of several writers, one batch after the other; how many were acknowledged."""
+    """Add articles in batches as one of several writers; returns how many were acknowledged."""
     client = await _Client.connect(port)
     added = 0
     while not done.is_set():
         batch = [texts[(added + number) % len(texts)] for number in range(INGEST_BATCH)]
         named = [one | {"news_id": f"{name}-{added + number}"} for number, one in enumerate(batch)]
         if await client.post("/v1/news", {"news": named}) != 201:
-            raise InputError("the service refused news; see its messages above")
+            raise InputError("the service refused articles; see its messages above")
         added += len(named)
     return added
 
 
 class _Client:
-    """One kept connection; just enough HTTP to cost nothing beside what is measured."""
+    """A persistent connection with a minimal HTTP client, which costs little beside the service."""
 
-    def __init__(self, user: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._user = user
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
         self._writer = writer
 
     @classmethod
@@ -181,18 +183,18 @@ class _Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def post(self, path: str, body: object) -> int:
-        """The status of the answer, once all of it is here."""
+        """Send a request and return the status once the whole answer has arrived."""
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-        headers = (await self._user.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        headers = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         length = next(int(line.split(":")[1]) for line in headers if line.startswith("content-length:"))
-        await self._user.readexactly(length)
+        await self._reader.readexactly(length)
         return int(headers[0].split()[1])
 
 
 class _Served:
-    """The service as a process of its own; the block begins when it is ready."""
+    """The service in a process of its own; entering the block waits until it is ready."""
 
     def __init__(self, run: Path) -> None:
         with socket.socket() as free:
@@ -225,8 +227,8 @@ class _Served:
             return False
 
 
-def _save_run(folder: Path, config: ServeBenchConfig) -> None:
-    """An untrained MiniLM recommender with embeddings drawn around topics, of length one as its own."""
+def _save_run(folder: Path, config: ServeBenchmarkConfig) -> None:
+    """Save an untrained MiniLM recommender with embeddings of unit norm drawn around topics."""
     model = Recommender(RecommenderConfig()).eval()
     generator = torch.Generator().manual_seed(config.seed)
     topics = torch.randn(TOPICS, model.news.dim, generator=generator)
@@ -243,22 +245,22 @@ def _save_run(folder: Path, config: ServeBenchConfig) -> None:
 
 
 def _texts(folder: Path) -> list[dict[str, str]]:
-    """Titles and abstracts of a synthetic newsroom, to be added."""
+    """Titles and abstracts of a synthetic newsroom, to be ingested."""
     synthesize(folder, SynthConfig(users=50, news=2000, days=3))
     rows = [line.split("\t") for line in (folder / "train" / "news.tsv").read_text("utf-8").splitlines()]
     return [{"category": row[1], "title": row[3], "abstract": row[4]} for row in rows]
 
 
 def tables(figures: ServeFigures) -> str:
-    """Times of both parts, then what came in beside them."""
-    parts = {"alone": figures.recommend, "while news come in": figures.recommend_while_ingesting}
+    """Start-up and ingestion in a sentence, and a row of latencies per part."""
+    parts = {"alone": figures.recommend, "while ingesting": figures.recommend_while_ingesting}
     return "\n\n".join(
         [
-            f"{figures.news:,} news; ready after {figures.start_seconds:.1f} s, restarted after "
-            f"{figures.restart_seconds:.1f} s; {figures.ingested:,} news acknowledged, "
-            f"{figures.ingest_per_second:.0f} a second.",
+            f"{figures.news:,} articles; ready after {figures.start_seconds:.1f} s, restarted after "
+            f"{figures.restart_seconds:.1f} s; {figures.ingested:,} articles ingested, "
+            f"{figures.ingest_per_second:.0f} per second.",
             table(
-                ["recommend", "requests", "errors", "p50 ms", "p99 ms", "longest ms"],
+                ["recommend", "requests", "errors", "p50 ms", "p99 ms", "max ms"],
                 [
                     [
                         name,

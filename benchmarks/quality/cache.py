@@ -1,7 +1,7 @@
-"""What the cache costs in quality and saves in time: the same run with several gammas, for equal epochs or time.
+"""What the cache costs in quality and saves in time: one run with several gammas, for equal epochs or time.
 
-Gamma is for how many steps a cached embedding stays fresh; 0 is no cache. AUC is compared with that of gamma 0,
-paired by impression. Drift is the cosine between a row when it is read and the same news encoded then.
+Gamma is the number of steps for which a cached embedding stays fresh; 0 is no cache. AUC is compared with that of
+gamma 0, paired by impression. Drift is the cosine between a cached row and the same article encoded at that step.
 
 Example: python -m benchmarks cache --store store/ --epochs 1 --seeds 0
 """
@@ -11,55 +11,50 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.drawing import ACCENT, DARK, new_figures, save
-from benchmarks.drift import Drift, load_drift, watch_drift
-from benchmarks.harness import table
-from benchmarks.trials import (
-    Contender,
-    Difference,
-    Limits,
-    Spread,
-    Trial,
-    compare_trials,
-    run_trials,
-    trial_path,
-)
+from benchmarks.newsroom import WORK
+from benchmarks.quality.drift import Drift, load_drift, watch_drift
 from speedyfeed.data.store import open_store
+from speedyfeed.drawing import ACCENT, DARK, new_figures, save
 from speedyfeed.errors import InputError
+from speedyfeed.markdown import table
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.summary import Difference, Spread, compare_trials
+from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials, trial_path
 
 METRICS = ("auc", "recall@50", "recall@100")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CacheBenchConfig(Limits):
-    """What is trained, and for how long."""
+class CacheBenchmarkConfig(Limits):
+    """Which run is trained with which gammas and seeds, and for how long."""
 
     store: Path
-    """Prepared log, with a dev split."""
+    """Folder of the prepared log, with a dev split."""
     gammas: tuple[int, ...] = (0, 10, 20, 30)
+    """Steps for which a cached embedding stays fresh, one variant each; 0 must be among them."""
     seeds: tuple[int, ...] = (0,)
-    out: Path = Path("runs/cache")
-    """Folder for the runs, the table and the figure."""
+    """Seeds that every variant is trained with."""
+    work: Path = WORK / "cache"
+    """Folder for the runs, which a later call continues."""
     recipe: str = "speed-mini"
-    """The run that is varied."""
+    """Recipe of the run whose gamma is varied."""
     encoder: str | None = None
-    """Another encoder than the recipe's."""
+    """Pretrained news encoder to use instead of the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheRow:
-    """One gamma over its seeds."""
+    """One gamma, summarised over its seeds."""
 
     gamma: int
     metrics: dict[str, Spread]
     difference: Difference
-    """AUC above that of gamma 0."""
+    """AUC minus that of gamma 0."""
     minutes: Spread
     clicks_per_second: Spread
     hit_rate: Spread
     drift: list[Drift | None]
-    """By seed; None where nothing was read."""
+    """Drift of each seed; None where there was no cache hit."""
     trials: list[Trial]
 
 
@@ -68,20 +63,20 @@ class CacheFigures:
     rows: list[CacheRow]
 
 
-def measure(config: CacheBenchConfig) -> CacheFigures:
-    """Train and evaluate whatever was not before."""
+def measure(config: CacheBenchmarkConfig) -> CacheFigures:
+    """Train and evaluate all trials that are not finished yet."""
     if 0 not in config.gammas:
-        raise InputError("--gammas: expected 0 among them, which the others are compared with")
+        raise InputError("--gammas: expected 0 among them, since the others are compared with it")
     store = open_store(config.store)
     base = config.limit(recipe(config.recipe))
     base = replace(base, news=replace(base.news, encoder=config.encoder or base.news.encoder))
     runs = {gamma: f"gamma-{gamma}" for gamma in config.gammas}
-    contenders = [
-        Contender(name=name, config=replace(base, cache=replace(base.cache, gamma=gamma)))
+    variants = [
+        Variant(name=name, config=replace(base, cache=replace(base.cache, gamma=gamma)))
         for gamma, name in runs.items()
     ]
-    trials = run_trials(contenders, config.seeds, store, config.out, watch_drift)
-    paths = {name: [trial_path(config.out, name, seed) for seed in config.seeds] for name in runs.values()}
+    trials = run_trials(variants, config.seeds, store, config.work, watch_drift)
+    paths = {name: [trial_path(config.work, name, seed) for seed in config.seeds] for name in runs.values()}
     return CacheFigures(
         rows=[
             CacheRow(
@@ -106,7 +101,7 @@ def tables(figures: CacheFigures) -> str:
     header = [
         "gamma",
         *METRICS,
-        "AUC above gamma 0",
+        "AUC minus gamma 0",
         "minutes",
         "clicks/s",
         "hit rate",
@@ -132,7 +127,7 @@ def tables(figures: CacheFigures) -> str:
 
 
 def draw(figures: CacheFigures, folder: Path) -> list[Path]:
-    """AUC against gamma 0 with its interval, and what is saved."""
+    """Draw AUC minus that of gamma 0 with its interval, and the clicks learned per second."""
     figure, (quality, speed) = new_figures(["AUC against no cache", "Clicks learned in a second"])
     gammas = [str(row.gamma) for row in figures.rows]
     means = np.array([row.difference.mean for row in figures.rows])
@@ -142,9 +137,9 @@ def draw(figures: CacheFigures, folder: Path) -> list[Path]:
     quality.set_ylabel("difference of AUC, 95% interval")
     speeds = [row.clicks_per_second.mean or 0.0 for row in figures.rows]
     speed.bar(gammas, speeds, color=ACCENT, width=0.6)
-    for place, row in enumerate(figures.rows):
+    for position, row in enumerate(figures.rows):
         if row.hit_rate.mean:
-            speed.annotate(f"{row.hit_rate.mean:.0%} read", (place, speeds[place]), ha="center", va="bottom")
+            speed.annotate(f"{row.hit_rate.mean:.0%} hits", (position, speeds[position]), ha="center", va="bottom")
     speed.set_ylabel("clicks a second")
     for ax in (quality, speed):
         ax.set_xlabel("gamma: steps a cached embedding stays fresh")

@@ -1,4 +1,4 @@
-"""Batches to be timed: what the loader plans for an epoch, and pieces of it that fit into memory."""
+"""Batches to time: the loader's plan of an epoch, and pieces of batches that fit into memory."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,12 +12,12 @@ from speedyfeed.data.store import Store
 from speedyfeed.training.config import RunConfig
 
 PIECE_TOKENS = 10_240
-"""What is encoded at once of a batch that encodes every place: 32 instances of 100 news would take 80 GB."""
+"""Tokens encoded at once of a batch that encodes every position: 32 instances of 100 articles take 80 GB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """An epoch as a variant's loader makes it, or the first part of one."""
+    """Totals of an epoch as the loader plans it, or of the first part of one."""
 
     batches: int
     clicks: int
@@ -25,9 +25,9 @@ class Plan:
     tokens: int
     padded_tokens: int
     encoded: int
-    read: int
+    cache_hits: int
     samples: list[Batch]
-    """Some of the batches, evenly spread."""
+    """Some of the batches, evenly spread over the plan."""
 
 
 def plan(
@@ -39,14 +39,14 @@ def plan(
     num_samples: int,
 ) -> Plan:
     """Run the loader through an epoch, or through the first batches of one."""
-    batches = clicks = tokens = padded = encoded = read = 0
+    batches = clicks = tokens = padded = encoded = cache_hits = 0
     is_user = np.zeros(len(store.train.clicks), np.bool)
     samples, stride = [], 1
     with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed, epochs=1) as loader:
         for batch in islice(loader, most_batches):
             if batches % stride == 0:
                 samples.append(batch)
-                if len(samples) == 4 * num_samples:  # nobody knows how many will come: thin them out
+                if len(samples) == 4 * num_samples:  # the total is not known in advance: thin them out
                     del samples[1::2]
                     stride *= 2
             batches += 1
@@ -54,7 +54,7 @@ def plan(
             tokens += batch.num_tokens
             padded += batch.num_padded_tokens
             encoded += len(batch.encode_E)
-            read += len(batch.cached_R)
+            cache_hits += len(batch.cached_R)
             is_user[batch.users_B] = True
     middles = ((np.arange(num_samples) + 0.5) * len(samples) / num_samples).astype(int)
     return Plan(
@@ -64,21 +64,21 @@ def plan(
         tokens=tokens,
         padded_tokens=padded,
         encoded=encoded,
-        read=read,
-        samples=[samples[place] for place in middles],
+        cache_hits=cache_hits,
+        samples=[samples[position] for position in middles],
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A batch, or as much of it as is encoded at once, and the tokens that takes, padding included."""
+    """A batch, or the part of it that is encoded at once, and its tokens, padding included."""
 
     batch: Batch
     tokens: int
 
 
 def cut(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64], most_tokens: int = PIECE_TOKENS) -> Piece:
-    """A batch of distinct news as it is; of one that encodes every place, some instances or clicks of one."""
+    """Leave a batch of distinct articles whole; of one that encodes every position, take some instances."""
     if config.central:
         return Piece(batch=batch, tokens=batch.num_padded_tokens)
     batch = _clicks(batch, most_tokens, config, lengths_V)
@@ -98,7 +98,7 @@ def cut(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64], most_to
 
 
 def _clicks(batch: Batch, most_tokens: int, config: BatchConfig, lengths_V: NDArray[np.int64]) -> Batch:
-    """The first clicks of every instance, where one instance alone is too much."""
+    """The first clicks of every instance, in case a whole one has too many tokens."""
     if not config.autoregressive:
         return batch
     per_click = (1 + config.negatives) * int(lengths_V.max())
@@ -113,10 +113,10 @@ def _clicks(batch: Batch, most_tokens: int, config: BatchConfig, lengths_V: NDAr
 
 
 def _tokens_BP(batch: Batch, config: BatchConfig, lengths_V: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens encoded at every place of a batch of fixed shape whose places are encoded on their own."""
-    assert config.size, "the longest news of all is what a fixed shape is padded to"
+    """Tokens encoded at every position of a batch of fixed shape whose positions are encoded one by one."""
+    assert config.size, "a batch of fixed shape is padded to the longest article"
     size = len(batch.users_B)
     targets = [] if config.autoregressive else [batch.targets_BL]
-    places_BP = np.concatenate([batch.history_BL, *targets, batch.negatives_BLN.reshape(size, -1)], 1)
-    tokens_BP = lengths_V[places_BP] if config.mode == "packed" else np.full(places_BP.shape, lengths_V.max())
-    return np.where(np.isin(places_BP, batch.cached_R), 0, tokens_BP)
+    news_BP = np.concatenate([batch.history_BL, *targets, batch.negatives_BLN.reshape(size, -1)], 1)
+    tokens_BP = lengths_V[news_BP] if config.mode == "packed" else np.full(news_BP.shape, lengths_V.max())
+    return np.where(np.isin(news_BP, batch.cached_R), 0, tokens_BP)

@@ -1,7 +1,7 @@
-"""What each technique is worth in quality: the default run without bus, without cache and without refinement.
+"""What each technique is worth in AUC: the default run without bus, without cache and without refinement.
 
-The run without refinement needs a store of its own, prepared from the raw logs as the given one was, but with
---refine none: give --logs. AUC is compared with that of the default, paired by impression.
+The run without refinement needs another store, prepared from the same raw logs with --refine none: give --logs.
+AUC is compared with that of the default, paired by impression.
 
 Example: python -m benchmarks ablation --store store/ --logs logs/ --epochs 1 --seeds 0
 """
@@ -11,23 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.drawing import ACCENT, DARK, new_figure, save
-from benchmarks.harness import table
-from benchmarks.trials import (
-    Contender,
-    Difference,
-    Limits,
-    Spread,
-    Trial,
-    compare_trials,
-    run_trials,
-    trial_path,
-)
+from benchmarks.newsroom import WORK
 from speedyfeed.data.store import Store, open_store
+from speedyfeed.drawing import ACCENT, DARK, new_figure, save
 from speedyfeed.errors import InputError
+from speedyfeed.markdown import table
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.summary import Difference, Spread, compare_trials
+from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials, trial_path
 from speedyfeed.training.config import RunConfig
 
 METRICS = ("auc", "recall@50", "recall@100")
@@ -35,30 +28,31 @@ DEFAULT, REFINEMENT = "default", "without-refinement"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AblationBenchConfig(Limits):
-    """What is trained, and for how long."""
+class AblationConfig(Limits):
+    """Which run loses one technique at a time, and for how long it trains."""
 
     store: Path
-    """Prepared log, refined, with a dev split."""
+    """Folder of the prepared log, refined and with a dev split."""
     logs: Path | None = None
-    """The raw logs it was prepared from; without them the run without refinement is left out."""
+    """Raw logs of the store; without them, the run without refinement is left out."""
     seeds: tuple[int, ...] = (0,)
-    out: Path = Path("runs/ablation")
-    """Folder for the runs, the store without refinement, the table and the figure."""
+    """Seeds that every variant is trained with."""
+    work: Path = WORK / "ablation"
+    """Folder for the runs, which a later call continues, and for the store without refinement."""
     recipe: str = "speed-mini"
-    """The default run."""
+    """Recipe of the default run."""
     encoder: str | None = None
-    """Another encoder than the recipe's."""
+    """Pretrained news encoder to use instead of the recipe's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AblationRow:
-    """One run over its seeds."""
+    """One variant, summarised over its seeds."""
 
     name: str
     metrics: dict[str, Spread]
     difference: Difference
-    """AUC above the default's."""
+    """AUC minus the default's."""
     minutes: Spread
     trials: list[Trial]
 
@@ -66,13 +60,13 @@ class AblationRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AblationFigures:
     rows: list[AblationRow]
-    """The default comes last, as in the paper."""
+    """All variants; the default is the last, as in the paper."""
     left_out: list[str]
-    """Names of runs that could not be had, each with the reason."""
+    """Variants that were not run, each with the reason."""
 
 
 def variants(default: RunConfig) -> dict[str, RunConfig]:
-    """The runs on the same store, each without one technique."""
+    """The runs on the refined store, each without one technique, and the default."""
     return {
         "without-bus": replace(default, news=replace(default.news, bus=False)),
         "without-cache": replace(default, cache=replace(default.cache, gamma=0)),
@@ -80,21 +74,21 @@ def variants(default: RunConfig) -> dict[str, RunConfig]:
     }
 
 
-def measure(config: AblationBenchConfig) -> AblationFigures:
-    """Train and evaluate whatever was not before."""
+def measure(config: AblationConfig) -> AblationFigures:
+    """Train and evaluate all trials that are not finished yet."""
     store = open_store(config.store)
     if store.manifest.settings.refine == "none":
         raise InputError(f"{config.store}: is not refined, expected a store prepared with --refine bm25")
     default = config.limit(recipe(config.recipe))
     default = replace(default, news=replace(default.news, encoder=config.encoder or default.news.encoder))
-    plain = None if config.logs is None else _prepare_plain(store, config.logs, config.out / "store")
-    runs = [Contender(name=name, config=run) for name, run in variants(default).items()]
-    trials = run_trials(runs, config.seeds, store, config.out)
+    plain = None if config.logs is None else _prepare_plain(store, config.logs, config.work / "store")
+    runs = [Variant(name=name, config=run) for name, run in variants(default).items()]
+    trials = run_trials(runs, config.seeds, store, config.work)
     left_out = [f"{REFINEMENT}: give the raw logs with --logs"]
     if plain is not None:
-        trials |= run_trials([Contender(name=REFINEMENT, config=default)], config.seeds, plain, config.out)
+        trials |= run_trials([Variant(name=REFINEMENT, config=default)], config.seeds, plain, config.work)
         left_out = []
-    paths = {name: [trial_path(config.out, name, seed) for seed in config.seeds] for name in trials}
+    paths = {name: [trial_path(config.work, name, seed) for seed in config.seeds] for name in trials}
     rows = [
         AblationRow(
             name=name,
@@ -109,8 +103,8 @@ def measure(config: AblationBenchConfig) -> AblationFigures:
 
 
 def tables(figures: AblationFigures) -> str:
-    """A row per run."""
-    header = ["", *METRICS, "AUC above default", "minutes"]
+    """A row per variant."""
+    header = ["", *METRICS, "AUC minus default", "minutes"]
     rows = [
         [
             row.name,
@@ -124,7 +118,7 @@ def tables(figures: AblationFigures) -> str:
 
 
 def draw(figures: AblationFigures, folder: Path) -> list[Path]:
-    """What AUC each technique is worth, with its interval."""
+    """Draw the AUC without each technique minus the default's, with its interval."""
     figure, ax = new_figure("AUC without one technique, against the default")
     rows = [row for row in figures.rows if row.name != DEFAULT]
     means = np.array([row.difference.mean for row in rows])
@@ -138,14 +132,14 @@ def draw(figures: AblationFigures, folder: Path) -> list[Path]:
     return [save(figure, folder / "ablation.png")]
 
 
-def _prepare_plain(store: Store, logs: Path, place: Path) -> Store:
-    """The store of the same logs without refinement."""
+def _prepare_plain(store: Store, logs: Path, folder: Path) -> Store:
+    """Prepare the same logs without refinement."""
     settings = {one.name: getattr(store.manifest.settings, one.name) for one in fields(PrepareConfig)}
     config = PrepareConfig(**settings | {"refine": "none"})
     with progress_bars() as report:
-        plain = prepare(logs, place, config, report=report).store
+        plain = prepare(logs, folder, config, report=report).store
     if plain.manifest.inputs != store.manifest.inputs:
         raise InputError(
-            f"{logs}: are not the logs that {store.path} was prepared from; give those, and another --out"
+            f"{logs}: are not the logs that {store.path} was prepared from; give those, and another --work"
         )
     return plain

@@ -1,7 +1,7 @@
-"""What a kill costs: runs in which a random rank gets SIGKILL at a random moment, beside one that was left alone.
+"""Runs in which a random rank is killed (SIGKILL) at a random moment, compared with an undisturbed run.
 
-torchrun starts the ranks again and they go on from the last checkpoint, without a hand. Every run must end, must
-have learned from every click once, and must rank as well as the undisturbed one.
+torchrun restarts the ranks, which resume from the last checkpoint. Every run must finish, learn from every click
+once, and have the AUC of the undisturbed run.
 
 Example: python -m benchmarks kills --store runs/demo/store --runs 10 --json
 """
@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
+from speedyfeed.markdown import table
 from speedyfeed.pretrained import WEIGHTS
 from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.training.checkpoint import newest_step
@@ -29,75 +29,77 @@ CHECKPOINT_EVERY = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KillsBenchConfig:
-    """How much is killed."""
+class KillsConfig:
+    """How many runs are disturbed, and what they train."""
 
     store: Path | None = None
-    """Prepared log; without one a small newsroom is made."""
+    """Folder of a prepared log; by default a small newsroom in a temporary folder."""
     runs: int = 10
-    """Runs with a kill each."""
+    """Number of runs in which one rank is killed."""
     world: int = 2
-    """ProcessGroup."""
+    """Number of ranks of each run."""
     recipe: str = "tiny"
+    """Recipe that every run trains."""
     steps: int = 30
-    """Of each run."""
+    """Training steps of each run."""
     seed: int = 0
-    """Of the moments and the victims."""
+    """Seed of the killed ranks and the moments."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFigures:
-    """How a run ended."""
+    """The end of one run, and its AUC."""
 
     killed_rank: int
-    """-1 in the run that was left alone."""
+    """Rank that was killed; -1 in the undisturbed run."""
     killed_step: int
+    """Step during which it was killed; -1 in the undisturbed run."""
     seconds: float
-    """From its start to its end, restarts included."""
+    """Seconds from start to end, restarts included."""
     training_seconds: float
-    """Of steps that count."""
+    """Training time in seconds, without steps that were repeated."""
     steps: int
     clicks: int
     auc: float
     auc_ci95: tuple[float, float]
     is_same: bool
-    """Whether every weight is that of the undisturbed run, bit for bit."""
+    """Whether every weight equals that of the undisturbed run, bit for bit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillsFigures:
     runs: list[RunFigures]
-    """The undisturbed one first."""
+    """All runs; the undisturbed one is the first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """Who, and when."""
+    """The rank to kill, and the moment."""
 
     rank: int
     step: int
     step_seconds: float
-    """What a step takes, to tell the moment between two checkpoints."""
+    """Seconds of a step, to estimate the moment between two checkpoints."""
 
 
-def measure(config: KillsBenchConfig) -> KillsFigures:
-    """The undisturbed run, then the others."""
-    draws = random.Random(config.seed)
+def measure(config: KillsConfig) -> KillsFigures:
+    """Train the undisturbed run, then the others."""
+    rng = random.Random(config.seed)
     with some_store(config.store) as store, tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole"
         figures = [_run(config, store, whole, whole)]
         for number in range(config.runs):
             kill = Kill(
-                rank=draws.randrange(config.world),
-                step=draws.randrange(config.steps),
+                rank=rng.randrange(config.world),
+                step=rng.randrange(config.steps),
                 step_seconds=figures[0].training_seconds / config.steps,
             )
             figures.append(_run(config, store, Path(scratch) / f"killed-{number}", whole, kill))
     return KillsFigures(runs=figures)
 
 
-def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: Kill | None = None) -> RunFigures:
-    """One run, from its start to its judgement."""
+def _run(config: KillsConfig, store: Path, path: Path, whole: Path, kill: Kill | None = None) -> RunFigures:
+    """Train and evaluate one run."""
     settings = ("--recipe", config.recipe, "--steps", config.steps, "--checkpoint-every", CHECKPOINT_EVERY)
     started = time.perf_counter()
     launched = start_ranks(config.world, "speedyfeed", "train", store, path, *settings, "--json", restarts=3)
@@ -123,7 +125,7 @@ def _run(config: KillsBenchConfig, store: Path, path: Path, whole: Path, kill: K
 
 
 def _strike(launched: subprocess.Popen[str], kill: Kill, folder: Path) -> None:
-    """Wait for the checkpoint before the moment, then for the moment."""
+    """Wait for the last checkpoint before the moment, then for the moment, and kill the rank."""
     since = kill.step - kill.step % CHECKPOINT_EVERY
     while launched.poll() is None and newest_step(folder) < since:
         time.sleep(0.01)
@@ -133,10 +135,10 @@ def _strike(launched: subprocess.Popen[str], kill: Kill, folder: Path) -> None:
 
 
 def tables(figures: KillsFigures) -> str:
-    """How every run ended, the undisturbed one first."""
+    """A row per run, the undisturbed one first."""
     rows = [
         [
-            "nobody" if row.killed_rank < 0 else f"rank {row.killed_rank}, step {row.killed_step}",
+            "none" if row.killed_rank < 0 else f"rank {row.killed_rank}, step {row.killed_step}",
             f"{row.seconds:.1f}",
             str(row.steps),
             f"{row.clicks:,}",

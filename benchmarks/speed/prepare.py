@@ -1,7 +1,7 @@
-"""How fast raw logs become a store, and in how much memory, at three sizes: does cost grow with the log alone?
+"""Time and memory to prepare a store at three sizes: both should grow in proportion to the log.
 
-Paper-shaped newsrooms with bodies are made and kept in runs/bench; each is prepared by a process of its own, with
-the defaults of `speedyfeed prepare`, into a folder that is removed again.
+Paper-shaped newsrooms with bodies are made in runs/bench. Each is prepared in a process of its own with the
+defaults of `speedyfeed prepare`, into a temporary folder.
 
 Example: python -m benchmarks prepare --users 5000 16000 50000 --json
 """
@@ -12,35 +12,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.drawing import ACCENT, DARK, from_zero, new_figures, save
-from benchmarks.harness import memory, table
-from benchmarks.newsroom import BENCH, make_logs, paper_shaped
+from benchmarks.harness import memory
+from benchmarks.newsroom import WORK, make_logs, paper_shaped
+from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figures, save
+from speedyfeed.markdown import table
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareBenchConfig:
-    """How much is measured."""
+class PrepareBenchmarkConfig:
+    """Which newsrooms are prepared."""
 
     users: tuple[int, ...] = (5_000, 16_000, 50_000)
-    """Of each newsroom; its news are in proportion."""
-    folder: Path = BENCH
-    """Where the newsrooms are kept."""
+    """Users of each newsroom; the number of articles is in proportion."""
+    work: Path = WORK
+    """Folder in which the newsrooms are made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareRow:
-    """One newsroom."""
+    """One newsroom, prepared."""
 
     users: int
     news: int
-    """Rows of all splits, as read."""
+    """Rows of the news table as read from the logs."""
     impressions: int
     clicks: int
     seconds: float
     rows_per_second: float
-    """News and impressions."""
+    """Articles and impressions prepared per second."""
     peak_megabytes: float
     store_megabytes: float
 
@@ -50,9 +51,9 @@ class PrepareFigures:
     rows: list[PrepareRow]
 
 
-def measure(config: PrepareBenchConfig) -> PrepareFigures:
-    """Every size, a process each."""
-    logs = [make_logs(paper_shaped(users), config.folder) for users in config.users]
+def measure(config: PrepareBenchmarkConfig) -> PrepareFigures:
+    """Prepare all newsrooms, one process each."""
+    logs = [make_logs(paper_shaped(users), config.work) for users in config.users]
     rows = []
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report, context.Pool(1, maxtasksperchild=1) as pool:
@@ -63,7 +64,7 @@ def measure(config: PrepareBenchConfig) -> PrepareFigures:
 
 
 def measure_size(users: int, logs: Path) -> PrepareRow:
-    """Prepare one newsroom; imports are paid for before, files are likely to be in the system's cache."""
+    """Prepare one newsroom; imports are not timed, and the logs are likely to be in the page cache."""
     with TemporaryDirectory(dir=logs.parent) as scratch:
         started = time.perf_counter()
         store = prepare(logs, Path(scratch) / "store", PrepareConfig()).store
@@ -104,13 +105,13 @@ def tables(figures: PrepareFigures) -> str:
 
 
 def draw(figures: PrepareFigures, folder: Path) -> list[Path]:
-    """Time and memory against the size of the log."""
+    """Draw time and memory against the size of the log."""
     figure, (left, right) = new_figures(["Preparing a log: time", "Preparing a log: memory"])
     clicks = [row.clicks for row in figures.rows]
     seconds, megabytes = ([getattr(row, name) for row in figures.rows] for name in ("seconds", "peak_megabytes"))
     for ax, values, colour, label in (
         (left, seconds, DARK, "seconds"),
-        (right, megabytes, ACCENT, "MB at most"),
+        (right, megabytes, ACCENT, "peak MB"),
     ):
         ax.plot(clicks, values, "o-", color=colour)
         ax.set_ylabel(label)

@@ -1,4 +1,4 @@
-"""What a trained model is to be seen beside: chance, popularity, and the best possible where it is known."""
+"""References for trained models: chance, popularity, and the best possible AUC where it is known."""
 
 import json
 import math
@@ -22,36 +22,36 @@ NEWSROOM = "newsroom.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """A ranking that was not learned."""
+    """The metrics of a ranking that needs no training."""
 
     name: str
     metrics: dict[str, float | None]
-    """None where it is not known."""
+    """Metrics by name; None where one is undefined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class References:
-    """Of one split."""
+    """All references on one split."""
 
     impressions: int
-    """Those that have a ranking score."""
+    """Impressions of the split that have a ranking score."""
     references: list[Reference]
 
 
 def find_references(store: Store, logs: Path | None) -> References:
-    """Of the split that runs are evaluated on; `logs` are those the store was prepared from."""
+    """References on the split that runs are evaluated on; `logs` are the raw logs of the store."""
     shown = store.impressions(choose_split(store.path, store.splits, None))
     chance = measure_chance(shown)
     known = [] if logs is None else _newsroom(store, logs)
     return References(
-        impressions=int(np.count_nonzero(~np.isnan(_alike(shown)["auc"]))),
+        impressions=int(np.count_nonzero(~np.isnan(_tied(shown)["auc"]))),
         references=[chance, measure_popularity(store, shown), *known],
     )
 
 
 def measure_chance(shown: Impressions) -> Reference:
-    """All candidates alike: a metric is its mean over all orders of what ties, so this is exact."""
-    found = {name: float(np.nanmean(values)) for name, values in _alike(shown).items()}
+    """All candidates tied. A metric of ties is its mean over all their orders, so this is exact."""
+    found = {name: float(np.nanmean(values)) for name, values in _tied(shown).items()}
     news = np.unique(shown.candidates.values)
     num_news = np.count_nonzero(news != PAD_NEWS)
     recall = {f"recall@{k}": min(1.0, k / num_news) for k in RECALL_AT}
@@ -59,7 +59,7 @@ def measure_chance(shown: Impressions) -> Reference:
 
 
 def measure_popularity(store: Store, shown: Impressions) -> Reference:
-    """News by their clicks in train: embeddings of one number, the same user for all."""
+    """Articles ranked by their clicks in train: embeddings of width 1, and one user for all."""
     num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
     report = evaluate(
         shown,
@@ -74,22 +74,24 @@ def measure_popularity(store: Store, shown: Impressions) -> Reference:
     )
 
 
-def _alike(shown: Impressions) -> dict[str, np.ndarray]:
-    """The ranking metrics of every impression when no candidate is told from another."""
+def _tied(shown: Impressions) -> dict[str, np.ndarray]:
+    """The ranking metrics of every impression when all candidates have the same score."""
     scores = Ragged(values=np.zeros(len(shown.labels), np.float32), offsets=shown.candidates.offsets)
     values = measure_ranking(scores, shown.labels).values
     return {name: values[name] for name in RANKING}
 
 
 def _newsroom(store: Store, logs: Path) -> list[Reference]:
-    """What a synthetic newsroom knows of itself; nothing, of other logs."""
+    """AUCs that a synthetic newsroom states in its newsroom.json; empty for other logs."""
     for name, checksum in store.manifest.inputs.items():
         if not (logs / name).is_file() or sha256(logs / name) != checksum:
-            raise InputError(f"{logs / name}: is not what {store.path} was prepared from; give those logs")
+            raise InputError(
+                f"{logs / name}: is missing or differs; expected the logs {store.path} was prepared from"
+            )
     if not (logs / NEWSROOM).exists():
         return []
     facts = json.loads((logs / NEWSROOM).read_text("utf-8"))
     return [
-        Reference(name="popularity and freshness, as planted", metrics={"auc": facts["popularity_auc"]}),
+        Reference(name="planted popularity and freshness", metrics={"auc": facts["popularity_auc"]}),
         Reference(name="best possible", metrics={"auc": facts["best_auc"]}),
     ]

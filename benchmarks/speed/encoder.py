@@ -1,9 +1,9 @@
-"""What packing gains: forward and backward of the packed bus encoder against the stock padded model, in one run.
+"""The packed bus encoder against the stock padded model: forward and backward pass, timed in turn.
 
-News get a title, an abstract and a body whose lengths spread as in MIND (log-normal). The stock model reads each
-news as one row, padded to the longest of the batch; ours reads the same tokens packed, in segments. Both train
-with the dropout the encoder was published with, unless a variant says otherwise. The share of peak is useful
-arithmetic per second against the best matrix product of the same run, in the same number format.
+Articles have a title, an abstract and a body whose lengths are log-normal, with the deviations of MIND. The stock
+model encodes each article as one row, padded to the longest of the batch; ours encodes the same tokens packed, in
+segments. Both train with the dropout the encoder was published with, unless the variant says otherwise. The share
+of peak is useful FLOPS against those of the best matrix product of the same run, in the same number format.
 
 Example: python -m benchmarks encoder --json
 """
@@ -16,49 +16,54 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from benchmarks.drawing import DARK, LIGHT, new_figure, save
-from benchmarks.harness import table, time_in_turn
+from benchmarks.harness import time_in_turn
+from speedyfeed.drawing import DARK, LIGHT, new_figure, save
+from speedyfeed.markdown import table
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder
 
 FIELDS = {"title": (14, 0.30), "abstract": (40, 0.66), "body": (32, 0.66)}
-"""Mean tokens and the spread of their logarithm; the spreads are those of MIND's titles and abstracts."""
+"""Mean tokens and standard deviation of their logarithm, which is that of MIND's titles and abstracts."""
 SHORTEST, LONGEST = 4, 128
 PEAK_SIZE = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EncoderBenchConfig:
-    """How much is measured."""
+class EncoderBenchmarkConfig:
+    """Which encoder is measured, on how many articles."""
 
     encoder: str = "minilm"
+    """Pretrained encoder to measure, by name or folder."""
     num_news: int = 24
+    """Articles in the batch that is encoded."""
     rounds: int = 3
+    """Timed rounds over all variants; the best one counts."""
     seed: int = 0
+    """Seed of the lengths and tokens of the articles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderFigures:
-    """Tokens are real ones: padding is work, not result."""
+    """Speeds of all variants; padding is not counted as tokens."""
 
     packed_over_padded: float
-    """Times as many tokens a second as the stock padded model: fp32, published dropout in both."""
+    """Tokens per second as a multiple of the stock padded model's: fp32, published dropout in both."""
     peak_share: float
-    """Useful arithmetic of the packed encoder as we train it (fp32), as a share of the matrix product's."""
+    """Useful FLOPS of the packed encoder as we train it (fp32), as a share of the matrix product's."""
     tokens: int
     valid_share: float
-    """Of the padded batch, how much is tokens."""
+    """Share of the padded batch that is not padding."""
     tokens_per_second: dict[str, float]
     peak_gflops: dict[str, float]
     peak_shares: dict[str, float]
     last_layer_seconds: dict[str, float]
-    """Of a step that trains all layers, the last one, and the last one with what lies below kept."""
+    """Seconds of a step that trains all layers, the last one, and the last one on cached lower layers."""
 
 
-def measure(config: EncoderBenchConfig) -> EncoderFigures:
-    """Run all variants in turn."""
+def measure(config: EncoderBenchmarkConfig) -> EncoderFigures:
+    """Time all variants in turn."""
     generator = torch.Generator().manual_seed(config.seed)
     lengths_MK = _draw_lengths(config.num_news, generator)
     stock, published = load_encoder(config.encoder), load_encoder(config.encoder)
@@ -115,7 +120,7 @@ def measure(config: EncoderBenchConfig) -> EncoderFigures:
 
 
 def useful_flops(model: PreTrainedModel, layout: Layout) -> float:
-    """Forward and backward: 6 per weight and token, 12 per width and pair of tokens that see each other."""
+    """FLOPs of a forward and backward pass: 6 per weight and token, 12 per width and attended pair of tokens."""
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
     pairs = sum(group.num_segments * group.length * (group.length + group.others) for group in layout.groups)
     width: int = model.config.hidden_size
@@ -123,8 +128,8 @@ def useful_flops(model: PreTrainedModel, layout: Layout) -> float:
     return 6.0 * weights * len(layout.order_T) + 12.0 * width * num_layers * pairs
 
 
-def measure_last(config: EncoderBenchConfig) -> dict[str, float]:
-    """Seconds of a training step on the same news: all layers, the last one, the last one with the rest kept."""
+def measure_last(config: EncoderBenchmarkConfig) -> dict[str, float]:
+    """Seconds of a step on the same articles: all layers, the last one, the last one on cached lower layers."""
     generator = torch.Generator().manual_seed(config.seed)
     lengths_K = _draw_lengths(config.num_news, generator).flatten()
     every = NewsEncoder(NewsEncoderConfig(encoder=config.encoder, segment_length=LONGEST))
@@ -136,20 +141,20 @@ def measure_last(config: EncoderBenchConfig) -> dict[str, float]:
         segment_starts=nn.functional.pad(lengths_K.cumsum(0), (1, 0)),
         news_starts=torch.arange(0, len(lengths_K) + 1, len(FIELDS)),
     )
-    kept = replace(news, ids_M=torch.arange(len(news)))
+    cached = replace(news, ids_M=torch.arange(len(news)))
     last = NewsEncoder(
         NewsEncoderConfig(encoder=config.encoder, segment_length=LONGEST, train_layers=1, frozen_gigabytes=0.5)
     )
     variants: dict[str, Callable[[], object]] = {
         "all layers": lambda: every(news).sum().backward(),
         "last layer": lambda: last(news).sum().backward(),
-        "last layer, the rest kept": lambda: last(kept).sum().backward(),
+        "last layer, lower layers cached": lambda: last(cached).sum().backward(),
     }
     return time_in_turn(variants, rounds=config.rounds)
 
 
 def _draw_lengths(num_news: int, generator: torch.Generator) -> Tensor:
-    """Tokens of each news' fields, (news, fields)."""
+    """Tokens of each field of each article: (news, fields)."""
     columns = []
     for mean, spread in FIELDS.values():
         logs = torch.randn(num_news, generator=generator) * spread + torch.tensor(mean).log() - spread**2 / 2
@@ -189,7 +194,7 @@ def _without_dropout(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def tables(figures: EncoderFigures) -> str:
-    """Speeds of all variants, then steps that train the last layer only."""
+    """Speeds of all variants, then seconds of steps that train the last layer only."""
     return "\n\n".join(
         [
             f"Packed over padded: {figures.packed_over_padded:.2f}x on {figures.tokens:,} tokens, "
@@ -203,7 +208,7 @@ def tables(figures: EncoderFigures) -> str:
                 ],
             ),
             table(
-                ["trained", "seconds a step"],
+                ["trained", "seconds/step"],
                 [[name, f"{seconds:.3f}"] for name, seconds in figures.last_layer_seconds.items()],
             ),
         ]
@@ -211,14 +216,14 @@ def tables(figures: EncoderFigures) -> str:
 
 
 def draw(figures: EncoderFigures, folder: Path) -> list[Path]:
-    """Tokens a second of every variant."""
-    figure, ax = new_figure("Real tokens encoded, forward and backward", width=12)
+    """Draw the tokens per second of every variant."""
+    figure, ax = new_figure("Tokens encoded per second, forward and backward", width=12)
     names = list(figures.tokens_per_second)
     speeds = list(figures.tokens_per_second.values())
     ax.barh(names, speeds, color=[DARK if name.startswith("packed") else LIGHT for name in names])
-    for place, (name, speed) in enumerate(zip(names, speeds, strict=True)):
-        ax.text(speed, place, f" {speed:,.0f}, {figures.peak_shares[name]:.0%} of peak", va="center")
+    for row, (name, speed) in enumerate(zip(names, speeds, strict=True)):
+        ax.text(speed, row, f" {speed:,.0f}, {figures.peak_shares[name]:.0%} of peak", va="center")
     ax.invert_yaxis()
     ax.set_xlim(0, max(speeds) * 1.5)
-    ax.set_xlabel("tokens a second")
+    ax.set_xlabel("tokens per second")
     return [save(figure, folder / "encoder.png")]

@@ -1,11 +1,11 @@
-"""A model of many devices from what one costs: each has a full share of tokens, so the batch grows with them.
+"""A model of a step on many devices from the costs of one; the batch grows with the number of devices.
 
-    step = compute + gradients + rows        or planning, where that takes longer
+    step = max(compute + gradients + rows, planning)
 
-Nothing overlaps but planning, which a background thread of every rank does for the whole batch. Messages go around
-a ring of W: gradients are added up, and 2 (W - 1) / W of their bytes leave each device; the fresh rows of all W
-shares are gathered forward and their gradients scattered backward, (W - 1) / W of W shares each way. Both take
-2 (W - 1) hops.
+Only planning overlaps: a background thread of every rank does it for the whole batch. Messages go around a ring of
+W devices. An all-reduce of the gradients sends 2 (W - 1) / W of their bytes from each device. The new rows of all
+W devices are all-gathered forward and their gradients reduce-scattered backward: (W - 1) / W of W shares each way.
+Both take 2 (W - 1) hops.
 """
 
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCosts:
-    """Of one device."""
+    """Costs of a step on one device."""
 
     tokens: float
-    """It encodes in a step."""
+    """Tokens encoded by the device in a step."""
     row_bytes: float
-    """Fresh embeddings that makes."""
+    """Bytes of the embeddings it computes in a step."""
     gradient_bytes: float
     tokens_per_second: float
     bytes_per_second: float
-    """It sends."""
+    """Bytes per second that the device sends."""
     hop_seconds: float
-    """Of a message, however short, to the next device."""
+    """Seconds of the shortest message to the next device."""
     planned_tokens_per_second: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """A step of so many devices."""
+    """The modelled step on a number of devices."""
 
     devices: int
     compute_seconds: float
@@ -39,11 +39,11 @@ class Scaled:
     planning_seconds: float
     step_seconds: float
     efficiency: float
-    """Share of the step in which a device computes."""
+    """Share of the step in which a device trains."""
 
 
 def scale(costs: DeviceCosts, devices: int) -> Scaled:
-    """The step of so many such devices."""
+    """Model the step on a number of such devices."""
     compute = costs.tokens / costs.tokens_per_second
     gradients = _around(costs, devices, costs.gradient_bytes)
     rows = _around(costs, devices, devices * costs.row_bytes)
@@ -61,6 +61,6 @@ def scale(costs: DeviceCosts, devices: int) -> Scaled:
 
 
 def _around(costs: DeviceCosts, devices: int, num_bytes: float) -> float:
-    """Seconds to send so many bytes twice around the ring."""
+    """Seconds to send a number of bytes twice around the ring."""
     sent = 2 * (devices - 1) / devices * num_bytes
     return sent / costs.bytes_per_second + 2 * (devices - 1) * costs.hop_seconds

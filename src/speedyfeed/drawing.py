@@ -1,4 +1,4 @@
-"""How figures look: large enough to be read on a slide at half its size."""
+"""The style of figures, in matplotlib: large enough to be read on a slide at half its size."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -32,22 +32,22 @@ STYLE: dict[Any, Any] = {
 
 
 def style() -> AbstractContextManager[None]:
-    """The block in which figures are drawn."""
+    """A context in which figures get this style; raises InputError without matplotlib."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise InputError(f"figures need {error.name}: pip install 'speedyfeed[bench]'") from error
+        raise InputError(f"figures need {error.name}: pip install 'speedyfeed[plots]'") from error
     return mpl.rc_context(STYLE)
 
 
 def new_figure(title: str, *, width: float = 10.0, height: float = 5.6) -> "tuple[Figure, Axes]":
-    """A figure with one pair of axes, in inches."""
+    """A figure with one pair of axes; width and height are in inches."""
     figure, (ax,) = new_figures([title], width=width, height=height)
     return figure, ax
 
 
 def new_figures(titles: list[str], *, width: float = 13.0, height: float = 5.6) -> "tuple[Figure, list[Axes]]":
-    """A figure with axes side by side."""
+    """A figure with axes side by side, one per title; width and height are in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -58,12 +58,12 @@ def new_figures(titles: list[str], *, width: float = 13.0, height: float = 5.6) 
 
 
 def from_zero(ax: "Axes", values: Sequence[float]) -> None:
-    """Let the vertical axis begin at zero, with room above the values."""
+    """Start the vertical axis at zero, with room above the values."""
     ax.set_ylim(0, 1.15 * max(values))
 
 
 def plain_numbers(axis: "Axis", ticks: Sequence[float] | None = None) -> None:
-    """On a logarithmic axis: at the ticks, or at powers of ten."""
+    """Label a logarithmic axis with plain numbers at `ticks`, or at powers of ten."""
     from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator() if ticks is None else FixedLocator(list(ticks)))

@@ -1,7 +1,8 @@
-"""What more ranks cost and gain: the same steps by 1, 2 and 4 processes, a thread each, and what that says of 512.
+"""Cost of a step on 1, 2 and 4 ranks of one thread each, and a model of up to 512 devices.
 
-Bytes are counted, times are rank 0's; the time of a message is also taken on its own. These unit costs make a
-model of many devices; --tokens-per-second, --gigabytes-per-second and --hop-microseconds imagine other ones.
+All numbers of ranks take the same steps. Bytes are counted, times are those of rank 0, and messages are also timed
+separately. These unit costs are the input of the model; --tokens-per-second, --gigabytes-per-second and
+--hop-microseconds replace them by those of other devices.
 
 Example: python -m benchmarks ranks --store runs/demo/store --json
 """
@@ -10,34 +11,35 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import rank
-from benchmarks.harness import table
 from benchmarks.launch import printed_by, some_store, start_ranks
-from benchmarks.rank import WorldFigures
-from benchmarks.scaling import DeviceCosts, Scaled, scale
+from benchmarks.speed import rank
+from benchmarks.speed.rank import WorldFigures
+from benchmarks.speed.scaling import DeviceCosts, Scaled, scale
+from speedyfeed.markdown import table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RanksBenchConfig:
-    """How much is measured, and which devices are imagined."""
+class RanksConfig:
+    """How many ranks are measured, and which devices the model assumes."""
 
     store: Path | None = None
-    """Prepared log; without one a small newsroom is made."""
+    """Folder of a prepared log; by default a small newsroom in a temporary folder."""
     worlds: tuple[int, ...] = (2, 4)
-    """Numbers of ranks, beside one."""
+    """Numbers of ranks to measure, in addition to one."""
     steps: int = 6
     """Timed steps, after two to warm up."""
     recipe: str = "speed-mini"
+    """Recipe of the run that is timed."""
     token_budget: int = 4096
-    """Of a step, all ranks together; in the model, of each device."""
+    """Token budget of one step, summed over all ranks; in the model, that of each device."""
     devices: tuple[int, ...] = (8, 64, 512)
-    """Numbers of devices in the model."""
+    """Numbers of devices to compute the model for."""
     tokens_per_second: float | None = None
-    """What a device of the model learns from; without, what a rank did here."""
+    """Tokens per second that a device trains on; by default those of one rank here."""
     gigabytes_per_second: float | None = None
-    """What it sends; without, what a rank did here."""
+    """Gigabytes per second that a device sends; by default those of a rank here."""
     hop_microseconds: float | None = None
-    """What the shortest message takes from one to the next; without, what it took here."""
+    """Microseconds of the shortest message to the next device; by default those measured here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +49,8 @@ class RanksFigures:
     scaled: list[Scaled]
 
 
-def measure(config: RanksBenchConfig) -> RanksFigures:
-    """Launch every number of ranks in turn, then reckon."""
+def measure(config: RanksConfig) -> RanksFigures:
+    """Launch every number of ranks in turn, then compute the model."""
     worlds = []
     with some_store(config.store) as store:
         words = ("--store", store, "--steps", config.steps, "--recipe", config.recipe)
@@ -59,8 +61,8 @@ def measure(config: RanksBenchConfig) -> RanksFigures:
     return RanksFigures(worlds=worlds, costs=costs, scaled=[scale(costs, devices) for devices in config.devices])
 
 
-def device_costs(alone: WorldFigures, ring: WorldFigures, config: RanksBenchConfig) -> DeviceCosts:
-    """Work as one rank does it, messages as they go around a ring of some; or as the config says."""
+def device_costs(alone: WorldFigures, ring: WorldFigures, config: RanksConfig) -> DeviceCosts:
+    """Compute costs of one rank and message costs of a ring, unless the config replaces them."""
     sent = 2 * (ring.world - 1) / ring.world * ring.gradient_bytes
     return DeviceCosts(
         tokens=alone.tokens,
@@ -74,7 +76,7 @@ def device_costs(alone: WorldFigures, ring: WorldFigures, config: RanksBenchConf
 
 
 def tables(figures: RanksFigures) -> str:
-    """What was measured, what it says of a device, and what many of them would do."""
+    """The measured steps, the costs of a device, and the model of many devices."""
     measured = [
         [
             str(row.world),
@@ -89,10 +91,10 @@ def tables(figures: RanksFigures) -> str:
     ]
     costs = figures.costs
     device = (
-        f"a device: {costs.tokens:,.0f} tokens a step at {costs.tokens_per_second:,.0f} a second; "
+        f"a device: {costs.tokens:,.0f} tokens per step at {costs.tokens_per_second:,.0f} per second; "
         f"{costs.gradient_bytes / 1e6:.1f} MB of gradients and {costs.row_bytes / 1e6:.2f} MB of rows at "
-        f"{costs.bytes_per_second / 1e9:.2f} GB/s and {1e6 * costs.hop_seconds:,.0f} us a hop; "
-        f"{costs.planned_tokens_per_second / 1e6:.1f} M tokens a second planned"
+        f"{costs.bytes_per_second / 1e9:.2f} GB/s and {1e6 * costs.hop_seconds:,.0f} us per hop; "
+        f"{costs.planned_tokens_per_second / 1e6:.1f} M tokens per second planned"
     )
     scaled = [
         [
@@ -103,6 +105,6 @@ def tables(figures: RanksFigures) -> str:
         ]
         for one in figures.scaled
     ]
-    header = ["ranks", "step, s", "talk, s", "share", "MB sent", "news", "uneven"]
-    imagined = ["devices", "compute, s", "gradients, s", "rows, s", "planning, s", "step, s", "efficiency"]
-    return "\n\n".join([table(header, measured), device, table(imagined, scaled)])
+    header = ["ranks", "step, s", "communication, s", "share", "MB sent", "articles", "imbalance"]
+    modelled = ["devices", "compute, s", "gradients, s", "rows, s", "planning, s", "step, s", "efficiency"]
+    return "\n\n".join([table(header, measured), device, table(modelled, scaled)])

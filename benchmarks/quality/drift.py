@@ -1,7 +1,7 @@
-"""How far cached embeddings have drifted when they are read: looks at a run while it trains.
+"""Drift of cached embeddings, measured while a run trains.
 
-At some steps, some of the rows that the step reads are set beside what the model makes of the same news now. The
-looks go to `drift.jsonl` in the run folder, so that a run that was stopped keeps those it had.
+Every few steps, some of the rows that the step reads from the cache are compared with the same articles encoded by
+the current weights. The comparisons are appended to `drift.jsonl` in the run folder, so that they survive a stop.
 """
 
 import json
@@ -17,27 +17,30 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.training.trainer import Trainer
 
 DRIFT = "drift.jsonl"
-STEPS_PER_LOOK = 5
-NEWS_PER_LOOK = 64
+EVERY_STEPS = 5
+"""Steps between two comparisons."""
+MAX_NEWS = 64
+"""Articles compared at a time, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Of rows that were read, in the second half of a run's looks."""
+    """Means over the cached rows compared in the second half of a run."""
 
     cosine: float
-    """Between a row and the same news encoded now, mean."""
+    """Mean cosine between a cached row and the same article encoded by the current weights."""
     steps: float
-    """Since the row was written, mean."""
-    looks: int
+    """Mean number of steps since a row was written."""
+    comparisons: int
+    """Steps at which rows were compared."""
 
 
 def watch_drift(trainer: Trainer, batch: Batch) -> None:
-    """ValidationPoint at this batch, if its turn has come and it reads anything."""
-    if batch.step % STEPS_PER_LOOK or not len(batch.cached_R):
+    """Compare cached rows of this batch with fresh embeddings, every few steps."""
+    if batch.step % EVERY_STEPS or not len(batch.cached_R):
         return
     assert trainer.cache is not None
-    ids = batch.cached_R[:: -(-len(batch.cached_R) // NEWS_PER_LOOK)]
+    ids = batch.cached_R[:: -(-len(batch.cached_R) // MAX_NEWS)]
     ids_R = torch.from_numpy(ids.astype(np.int64))
     cached_RH = trainer.cache.read(ids_R).to(trainer.device)
     trainer.model.eval()
@@ -47,27 +50,27 @@ def watch_drift(trainer: Trainer, batch: Batch) -> None:
         then_RD, now_RD = (trainer.model.news.project(rows, None).float() for rows in (cached_RH, now.encoded_EH))
     cosines = torch.nn.functional.cosine_similarity(then_RD, now_RD)
     steps = batch.step - trainer.cache.stamps_V[ids_R].float()
-    look = {"step": batch.step, "cosine": float(cosines.mean()), "steps": float(steps.mean())}
+    line = {"step": batch.step, "cosine": float(cosines.mean()), "steps": float(steps.mean())}
     with open(trainer.run.path / DRIFT, "a", encoding="utf-8") as file:
-        file.write(json.dumps(look) + "\n")
+        file.write(json.dumps(line) + "\n")
 
 
 def load_drift(run: Path) -> Drift | None:
-    """What the looks at a run say; None where it had none."""
+    """Summarise the comparisons of a run; None if there were none."""
     if not (run / DRIFT).exists():
         return None
     lines = (run / DRIFT).read_text("utf-8").splitlines()
-    looks: dict[int, Any] = {look["step"]: look for look in map(json.loads, lines)}  # a resumed run looks again
-    late = [looks[step] for step in sorted(looks)][len(looks) // 2 :]
+    by_step: dict[int, Any] = {line["step"]: line for line in map(json.loads, lines)}  # resuming repeats some
+    late = [by_step[step] for step in sorted(by_step)][len(by_step) // 2 :]
     return Drift(
-        cosine=float(np.mean([look["cosine"] for look in late])),
-        steps=float(np.mean([look["steps"] for look in late])),
-        looks=len(late),
+        cosine=float(np.mean([line["cosine"] for line in late])),
+        steps=float(np.mean([line["steps"] for line in late])),
+        comparisons=len(late),
     )
 
 
 def _encoding(batch: Batch, ids: NDArray[np.int32]) -> Batch:
-    """A batch of one user who clicked these news, all of them to be encoded."""
+    """A batch of one user who clicked these articles, all of them to be encoded."""
     return replace(
         batch,
         users_B=batch.users_B[:1],

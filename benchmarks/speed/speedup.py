@@ -1,10 +1,9 @@
-"""How many times as fast a click is learned: the conventional workflow against ours, and each technique's part.
+"""Speed-up over the conventional workflow in clicks learned per second, and the factor of each technique.
 
-Both sides train the same encoder in the same precision on the same clicks of the same store. The plan of an epoch,
-made by the real loader from a cold cache, says how many tokens each side encodes for a click; real training steps
-on batches of that plan, all variants in turn, say what a token costs. The conventional side and those between are
-planned and measured on a part of the epoch, and scaled. Without --store it makes a newsroom of its own in
-runs/bench.
+All variants train the same encoder in the same precision on the same clicks of the same store. The real loader
+plans an epoch from a cold cache, which gives the tokens to encode per click; real training steps on batches of
+that plan, all variants in turn, give the seconds per token. Our epoch is planned whole; the other variants are
+planned and measured on a part of theirs, and scaled.
 
 Example: python -m benchmarks speedup --store store/ --json
 """
@@ -18,87 +17,88 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drawing import DARK, LIGHT, new_figure, plain_numbers, save
-from benchmarks.harness import table
 from benchmarks.newsroom import store_of
-from benchmarks.planned import Piece, Plan, cut, plan
-from benchmarks.stage import Stage
+from benchmarks.speed.planned import Piece, Plan, cut, plan
 from speedyfeed.batching.batches import BatchConfig, news_lengths
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Store
-from speedyfeed.errors import InputError
+from speedyfeed.drawing import DARK, LIGHT, new_figure, plain_numbers, save
+from speedyfeed.markdown import table
+from speedyfeed.profile import TimedTrainer, timed_run
 from speedyfeed.progress import progress_bars
-from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
+from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional
 from speedyfeed.training.config import RunConfig
 
 PAPER_OVERALL = 128.7
 PAPER_TECHNIQUES = {"central and batching": 3.0, "cache": 1.98, "autoregressive": 17.0, "BusLM": 1.27}
-"""Each as it comes on top of those before it: their product is the overall one."""
+"""Factor of each technique on top of those before it; their product is the overall one."""
 PLANNED_BATCHES = 5000
-"""Of the variants whose epoch is too long to plan whole."""
+"""Batches planned of the variants whose epoch is too long to plan whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeedupConfig:
-    """What is measured, and how much of it."""
+    """Which run is compared with its conventional form, and over how many steps."""
 
     store: Path | None = None
-    """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
+    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
     recipe: str = "speed-mini"
-    """The run that is ours; conventional is the same with every acceleration off."""
+    """Recipe of the accelerated run; the conventional run is that recipe with every acceleration off."""
     encoder: str | None = None
-    """Another encoder than the recipe's."""
+    """Pretrained news encoder to use instead of the recipe's."""
     precision: str = "fp32"
-    """Of both sides: fp32, bf16, or fp16 on CUDA."""
+    """Number format of all variants: fp32, bf16, or fp16 on CUDA."""
     rounds: int = 3
-    """Steps timed of each variant, after one to warm up."""
+    """Timed steps of each variant, after one to warm up."""
     seed: int = 0
+    """Seed of the order of users, the negatives and the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """A workflow between the conventional one and ours, planned and timed."""
+    """One workflow, from the conventional one to ours, planned and timed."""
 
     name: str
     batches: int
-    """Planned."""
+    """Number of planned batches."""
     clicks: int
-    """Learned in these."""
+    """Clicks learned in the planned batches."""
     epoch_share: float
-    """How much of the epoch's clicks that is; the rest is taken to cost the same."""
+    """Planned share of the clicks of an epoch; the rest is assumed to cost the same."""
     tokens_per_click: float
-    """To be encoded, padding included."""
+    """Tokens to encode per click, padding included."""
     data_efficiency: float
-    """Share of them that is no padding."""
+    """Share of the encoded tokens that is not padding."""
     cache_hit_rate: float
-    """Of distinct news per batch."""
+    """Share of the distinct articles of a batch that are cache hits."""
     timed_tokens: int
-    """Encoded in the steps that were timed, in so many seconds."""
+    """Tokens encoded in the timed steps, padding included."""
     timed_seconds: float
+    """Seconds of all timed steps together."""
 
     @property
     def seconds_per_click(self) -> float:
-        """What a click costs to learn."""
+        """Seconds to learn a click."""
         return self.tokens_per_click * self.timed_seconds / self.timed_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpeedupFigures:
     overall: float
-    """Times as many clicks learned in the same time as conventionally."""
+    """Clicks learned per second, as a multiple of the conventional workflow's."""
     techniques: dict[str, float]
-    """What each gives on top of those before it; the product is `overall`."""
+    """Factor of each technique on top of those before it; their product is `overall`."""
     alone: dict[str, float]
-    """What each gives alone, on top of the conventional workflow."""
+    """Factor of each technique alone, over the conventional workflow."""
     clicks: dict[str, int]
-    """Learned in an epoch, on either side."""
+    """Clicks of an epoch, conventional and ours."""
     users: dict[str, int]
-    """Learned from in an epoch, on either side."""
+    """Users of an epoch, conventional and ours."""
     news: int
     epoch_hours: dict[str, float]
-    """What an epoch takes on either side."""
+    """Hours of an epoch, conventional and ours."""
     seconds_per_click: dict[str, float]
-    """By variant."""
+    """Seconds to learn a click, by variant."""
     variants: list[Variant]
 
 
@@ -108,7 +108,7 @@ Switch = Callable[[RunConfig], RunConfig]
 
 
 def switches(ours: RunConfig) -> Mapping[str, Switch]:
-    """Each technique as what turns it on, in the order of the paper's table."""
+    """Functions that turn one technique on, in the order of the paper's table."""
 
     def batch(*names: str) -> Switch:
         changes: dict[str, Any] = {name: getattr(ours.batch, name) for name in names}
@@ -126,7 +126,7 @@ def switches(ours: RunConfig) -> Mapping[str, Switch]:
 def variants_of(ours: RunConfig) -> dict[str, RunConfig]:
     """The conventional run, each technique alone (`only ...`), and one after the other (`+ ...`) up to ours."""
     slow, known = conventional(ours), switches(ours)
-    # Planned as whole updates; `cut` makes pieces of them that fit into memory.
+    # Planned as whole updates; `cut` cuts them into pieces that fit into memory.
     slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE), train=ours.train)
     _, *others = known  # the first alone is the first of those one after the other
     _, *steps = accumulate(known.values(), lambda run, switch: switch(run), initial=slow)
@@ -146,7 +146,7 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
     lengths_V = news_lengths(store.news)
     plans: dict[str, Plan] = {}
     pieces: dict[str, list[Piece]] = {}
-    stages: dict[str, Stage] = {}
+    trainers: dict[str, TimedTrainer] = {}
     seconds = dict.fromkeys(runs, 0.0)
     with TemporaryDirectory() as scratch, progress_bars() as report:
         for done, (name, run) in enumerate(runs.items()):
@@ -156,12 +156,12 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
             pieces[name] = [cut(batch, run.batch, lengths_V) for batch in plans[name].samples]
         for done, (name, run) in enumerate(runs.items()):
             report("warm up", done, len(runs), name)
-            stages[name] = Stage(run, store, Path(scratch) / str(done))
-            stages[name].time_step(pieces[name][0].batch)
+            trainers[name] = TimedTrainer(run, store, Path(scratch) / str(done))
+            trainers[name].time_step(pieces[name][0].batch)
         for turn in range(config.rounds):
-            for done, (name, stage) in enumerate(stages.items()):
+            for done, (name, trainer) in enumerate(trainers.items()):
                 report("time", turn * len(runs) + done, config.rounds * len(runs), name)
-                seconds[name] += stage.time_step(pieces[name][turn].batch)
+                seconds[name] += trainer.time_step(pieces[name][turn].batch)
     variants = [
         _variant(name, plan, pieces[name], seconds[name], epoch_clicks=plans[last].clicks)
         for name, plan in plans.items()
@@ -170,19 +170,12 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
 
 
 def our_run(config: SpeedupConfig) -> RunConfig:
-    """The recipe as it is measured."""
-    run = recipe(config.recipe)
-    if run.recommender.uses_words:
-        raise InputError(f"--recipe {config.recipe}: learns words; choose one of a language model")
-    return replace(
-        run,
-        news=replace(run.news, encoder=config.encoder or run.news.encoder),
-        train=replace(run.train, precision=config.precision, validations=0, seed=config.seed),
-    )
+    """The accelerated run, which the conventional one is compared with."""
+    return timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
 
 
 def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:
-    """Clicks and users of a conventional epoch, which is too long to go through: an instance is a click."""
+    """Clicks and users of a conventional epoch, which has one instance per click and is too long to plan."""
     sampler = Sampler(
         store.train,
         num_news=store.num_news,
@@ -191,8 +184,8 @@ def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:
         seed=0,  # counts do not depend on it
         autoregressive=False,
     )
-    places = np.unique(sampler.order(0))
-    return len(places), len(np.unique(np.searchsorted(store.train.clicks.offsets, places, side="right")))
+    clicks = np.unique(sampler.order(0))
+    return len(clicks), len(np.unique(np.searchsorted(store.train.clicks.offsets, clicks, side="right")))
 
 
 def _variant(name: str, plan: Plan, pieces: list[Piece], seconds: float, *, epoch_clicks: int) -> Variant:
@@ -203,7 +196,7 @@ def _variant(name: str, plan: Plan, pieces: list[Piece], seconds: float, *, epoc
         epoch_share=plan.clicks / epoch_clicks,
         tokens_per_click=plan.padded_tokens / plan.clicks,
         data_efficiency=plan.tokens / plan.padded_tokens,
-        cache_hit_rate=plan.read / (plan.read + plan.encoded),
+        cache_hit_rate=plan.cache_hits / (plan.cache_hits + plan.encoded),
         timed_tokens=sum(piece.tokens for piece in pieces),
         timed_seconds=seconds,
     )
@@ -238,7 +231,7 @@ def _summarise(store: Store, slow: BatchConfig, variants: list[Variant], users: 
 
 
 def tables(figures: SpeedupFigures) -> str:
-    """The ratios beside the paper's, then where they come from."""
+    """The factors beside the paper's, then the figures of every variant."""
     hours = figures.epoch_hours
     ratios = [
         [name, f"{ratio:.2f}x", f"{figures.alone[name]:.2f}x", _times(PAPER_TECHNIQUES.get(name))]
@@ -261,7 +254,7 @@ def tables(figures: SpeedupFigures) -> str:
         [
             f"A click is learned {figures.overall:.1f} times as fast as conventionally; the paper's ratio is "
             f"{PAPER_OVERALL}. An epoch of {figures.clicks['ours']:,} clicks by {figures.users['ours']:,} "
-            f"users on {figures.news:,} news takes {hours['ours']:.2f} hours; the conventional epoch, "
+            f"users on {figures.news:,} articles takes {hours['ours']:.2f} hours; the conventional epoch, "
             f"{figures.clicks['conventional']:,} clicks by {figures.users['conventional']:,} users, would "
             f"take {hours['conventional']:,.0f} hours, scaled from the part that was measured.",
             table(
@@ -271,13 +264,13 @@ def tables(figures: SpeedupFigures) -> str:
             table(
                 [
                     "",
-                    "tokens a click",
-                    "valid",
-                    "cached",
+                    "tokens/click",
+                    "not padding",
+                    "cache hits",
                     "tokens/s",
-                    "ms a click",
+                    "ms/click",
                     "speed-up",
-                    "of epoch planned",
+                    "planned of epoch",
                 ],
                 rows,
             ),
@@ -286,25 +279,25 @@ def tables(figures: SpeedupFigures) -> str:
 
 
 def draw(figures: SpeedupFigures, folder: Path) -> list[Path]:
-    """Speed-up as the techniques come one after the other, the paper's beside it."""
+    """Draw the speed-up as the techniques are added one by one, with the paper's beside it."""
     names = ["conventional", *(f"{THEN}{name}" for name in figures.techniques)]
     found = np.cumprod([1.0, *figures.techniques.values()])
     paper = np.cumprod([1.0, *PAPER_TECHNIQUES.values()])
     figure, ax = new_figure("Clicks learned in the same time", height=5.2)
-    places = range(len(names))
-    ax.barh(places, found, color=[LIGHT] * (len(names) - 1) + [DARK])
-    for place, ratio in zip(places, found, strict=True):
+    rows = range(len(names))
+    ax.barh(rows, found, color=[LIGHT] * (len(names) - 1) + [DARK])
+    for row, ratio in zip(rows, found, strict=True):
         ax.text(
             ratio * 1.15,
-            place,
+            row,
             f"{ratio:,.1f}x" if ratio < 10 else f"{ratio:,.0f}x",
             va="center",
             fontweight="bold",
         )
     ax.plot(
-        paper, places[: len(paper)], "D", color="black", markerfacecolor="none", label="the paper (UniLM, 4 V100)"
+        paper, rows[: len(paper)], "D", color="black", markerfacecolor="none", label="the paper (UniLM, 4 V100)"
     )
-    ax.set_yticks(places, names)
+    ax.set_yticks(rows, names)
     ax.invert_yaxis()
     ax.set_xscale("log")
     plain_numbers(ax.xaxis)

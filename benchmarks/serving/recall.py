@@ -1,8 +1,8 @@
-"""Graphs against exact search, in one run: queries a second and the share of exact search's news the graphs find.
+"""HNSW search against exact search: queries per second, and the share of exact results that HNSW finds.
 
-News are drawn as topics with stories in them, a decaying spectrum and, if asked, log-normal lengths, which is
-harder than independent vectors; users lie between one and four news. --million adds a million news: minutes, and
-4 GB.
+Article embeddings are drawn as stories within topics, with a decaying spectrum and optionally log-normal norms,
+which is harder than independent vectors; users lie between one and four articles. --million adds a size of a
+million articles, which takes minutes and 4 GB.
 
 Example: python -m benchmarks recall --json
 """
@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
-from benchmarks.harness import table, time_in_turn
+from benchmarks.harness import time_in_turn
+from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figure, plain_numbers, save
+from speedyfeed.markdown import table
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import Embeddings, ExactIndex, Index, overlap
 
@@ -25,38 +26,40 @@ NEWS_PER_STORY = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecallBenchConfig:
-    """How much is measured."""
+class RecallBenchmarkConfig:
+    """How many articles and users are searched."""
 
     sizes: tuple[int, ...] = (10_000, 30_000, 100_000)
-    """News to search."""
+    """Numbers of articles to search, one measurement each."""
     million: bool = False
-    """Also a million news."""
+    """Measure a million articles as well."""
     width: int = 256
-    """Of an embedding."""
+    """Width of an embedding, in numbers."""
     spread: float = 0.0
-    """Standard deviation of the logarithm of the lengths; 0 as by default, .14 in titles of untouched MiniLM."""
+    """Standard deviation of the logarithm of the norms; 0 is unit norm, titles in pretrained MiniLM have 0.14."""
     queries: int = 500
-    """Users searched for at once."""
+    """Users whose results are searched in one call."""
     alone: int = 50
-    """Users searched for one by one."""
+    """Users whose results are searched one by one."""
     k: int = 200
-    """News wanted for each."""
+    """Articles to find for each user."""
     rounds: int = 3
+    """Timed rounds over all searches; the best one counts."""
     seed: int = 0
+    """Seed of the embeddings of articles and users."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecallRow:
-    """Both kinds of search over the same news."""
+    """Both kinds of search over the same articles."""
 
     news: int
     recall: float
-    """Share of exact search's k that the graphs find."""
+    """Share of the k results of exact search that HNSW finds."""
     exact_queries_per_second: float
-    graphs_queries_per_second: float
+    hnsw_queries_per_second: float
     exact_alone_seconds: float
-    graphs_alone_seconds: float
+    hnsw_alone_seconds: float
     build_seconds: float
     parameters: Mapping[str, Any]
 
@@ -66,21 +69,21 @@ class RecallFigures:
     rows: list[RecallRow]
 
 
-def measure(config: RecallBenchConfig) -> RecallFigures:
-    """Every size in turn."""
+def measure(config: RecallBenchmarkConfig) -> RecallFigures:
+    """Measure all sizes."""
     sizes = (*config.sizes, 1_000_000) if config.million else config.sizes
     return RecallFigures(rows=[measure_size(config, num_news) for num_news in sizes])
 
 
-def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
-    """Build both, compare what they find, then time them in turn."""
+def measure_size(config: RecallBenchmarkConfig, num_news: int) -> RecallRow:
+    """Build both indexes, compare their results, and time them in turn."""
     rng = np.random.default_rng(config.seed)
     news_VD = draw_news(num_news, config.width, config.spread, rng)
     users_BD = draw_users(news_VD, config.queries, rng)
     ids = np.arange(1, num_news + 1)
     exact = ExactIndex.build(ids, news_VD)
     started = time.perf_counter()
-    graphs = HnswIndex.build(ids, news_VD)
+    hnsw = HnswIndex.build(ids, news_VD)
     build_seconds = time.perf_counter() - started
 
     def search_alone(index: Index) -> None:
@@ -90,27 +93,27 @@ def measure_size(config: RecallBenchConfig, num_news: int) -> RecallRow:
     best = time_in_turn(
         {
             "exact": lambda: exact.search(users_BD, config.k),
-            "graphs": lambda: graphs.search(users_BD, config.k),
+            "hnsw": lambda: hnsw.search(users_BD, config.k),
             "exact alone": lambda: search_alone(exact),
-            "graphs alone": lambda: search_alone(graphs),
+            "hnsw alone": lambda: search_alone(hnsw),
         },
         rounds=config.rounds,
     )
     alone = min(config.alone, len(users_BD))
     return RecallRow(
         news=num_news,
-        recall=overlap(graphs.search(users_BD, config.k), exact.search(users_BD, config.k)),
+        recall=overlap(hnsw.search(users_BD, config.k), exact.search(users_BD, config.k)),
         exact_queries_per_second=len(users_BD) / best["exact"],
-        graphs_queries_per_second=len(users_BD) / best["graphs"],
+        hnsw_queries_per_second=len(users_BD) / best["hnsw"],
         exact_alone_seconds=best["exact alone"] / alone,
-        graphs_alone_seconds=best["graphs alone"] / alone,
+        hnsw_alone_seconds=best["hnsw alone"] / alone,
         build_seconds=build_seconds,
-        parameters=graphs.parameters,
+        parameters=hnsw.parameters,
     )
 
 
 def draw_news(num_news: int, width: int, spread: float, rng: np.random.Generator) -> Embeddings:
-    """Embeddings as they might be learned: news of a story alike, stories of a topic less so."""
+    """Embeddings as they might be learned: similar within a story, less so within a topic."""
     num_stories = max(1, num_news // NEWS_PER_STORY)
     topics = rng.standard_normal((TOPICS, width), dtype=np.float32)
     share = np.arange(1, TOPICS + 1) ** -0.8
@@ -125,7 +128,7 @@ def draw_news(num_news: int, width: int, spread: float, rng: np.random.Generator
 
 
 def draw_users(news_VD: Embeddings, num_users: int, rng: np.random.Generator) -> Embeddings:
-    """Each between one and four news, with some noise."""
+    """Embeddings of users, each a mixture of one to four articles with noise."""
     users_BD = np.empty((num_users, news_VD.shape[1]), np.float32)
     for row in range(num_users):
         liked = news_VD[rng.integers(0, len(news_VD), rng.integers(1, 5))]
@@ -144,9 +147,9 @@ def tables(figures: RecallFigures) -> str:
             "graphs",
             "build s",
             "exact queries/s",
-            "graphs queries/s",
+            "HNSW queries/s",
             "exact alone ms",
-            "graphs alone ms",
+            "HNSW alone ms",
         ],
         [
             [
@@ -155,9 +158,9 @@ def tables(figures: RecallFigures) -> str:
                 str(row.parameters["graphs"]),
                 f"{row.build_seconds:.1f}",
                 f"{row.exact_queries_per_second:,.0f}",
-                f"{row.graphs_queries_per_second:,.0f}",
+                f"{row.hnsw_queries_per_second:,.0f}",
                 f"{1e3 * row.exact_alone_seconds:.1f}",
-                f"{1e3 * row.graphs_alone_seconds:.1f}",
+                f"{1e3 * row.hnsw_alone_seconds:.1f}",
             ]
             for row in figures.rows
         ],
@@ -165,23 +168,23 @@ def tables(figures: RecallFigures) -> str:
 
 
 def draw(figures: RecallFigures, folder: Path) -> list[Path]:
-    """How queries a second fall with the number of news."""
-    figure, ax = new_figure("Searches a second, many users at once")
+    """Draw queries per second against the number of articles."""
+    figure, ax = new_figure("Queries per second, many users at once")
     news = [row.news for row in figures.rows]
-    ax.plot(news, [row.graphs_queries_per_second for row in figures.rows], "o-", color=DARK, label="graphs")
+    ax.plot(news, [row.hnsw_queries_per_second for row in figures.rows], "o-", color=DARK, label="HNSW")
     ax.plot(news, [row.exact_queries_per_second for row in figures.rows], "s--", color=ACCENT, label="exact")
     for row in figures.rows:
-        place = (row.news, row.graphs_queries_per_second)
-        ax.annotate(f"recall {row.recall:.3f}", place, xytext=(0, 14), textcoords="offset points", ha="center")
+        point = (row.news, row.hnsw_queries_per_second)
+        ax.annotate(f"recall {row.recall:.3f}", point, xytext=(0, 14), textcoords="offset points", ha="center")
     ax.set_xscale("log")
     plain_numbers(ax.xaxis, news)
     ax.margins(x=0.12)
     from_zero(
         ax,
-        [row.graphs_queries_per_second for row in figures.rows]
+        [row.hnsw_queries_per_second for row in figures.rows]
         + [row.exact_queries_per_second for row in figures.rows],
     )
-    ax.set_xlabel("news to search, log scale")
-    ax.set_ylabel("queries a second")
+    ax.set_xlabel("articles to search, log scale")
+    ax.set_ylabel("queries per second")
     ax.legend(loc="lower left")
     return [save(figure, folder / "recall.png")]

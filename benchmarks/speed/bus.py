@@ -1,8 +1,8 @@
-"""What segments cost (the paper's figure on BusLM): time and peak memory of forward and backward.
+"""Time and peak memory of an encoder step against the number of segments (the paper's figure on BusLM).
 
-The same number of tokens is read as texts of 96 or 480 tokens, each cut into 1 to 10 segments joined by the bus.
-A second table doubles the batch at three segments: memory has to grow with the tokens, not with their square.
-Every row runs in a process of its own, so that its peak memory is its own.
+The same number of tokens is encoded as texts of 96 or 480 tokens, each cut into 1 to 10 segments joined by the
+bus. The last rows double the batch at three segments: memory should grow with the tokens, not with their square.
+Every row is measured in a process of its own, so that peaks do not mix.
 
 Example: python -m benchmarks bus --json
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.drawing import COLOURS, from_zero, new_figures, save
-from benchmarks.harness import memory, table, time_in_turn
+from benchmarks.harness import memory, time_in_turn
+from speedyfeed.drawing import COLOURS, from_zero, new_figures, save
+from speedyfeed.markdown import table
 from speedyfeed.models.bus import build_layout
 from speedyfeed.models.plm import first_position, load_encoder
 
@@ -23,39 +24,42 @@ TEXT_LENGTHS = (96, 480)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BusBenchConfig:
-    """How much is measured."""
+class BusBenchmarkConfig:
+    """Which encoder is measured, on how many tokens."""
 
     encoder: str = "minilm"
+    """Pretrained encoder to measure, by name or folder."""
     tokens: int = 3840
-    """Tokens of a batch."""
+    """Number of tokens of a batch."""
     attention_dropout: float | None = 0.0
-    """None keeps the encoder's own, as in the paper; torch then stores every score."""
+    """Dropout of attention weights; None is the encoder's own, as in the paper, which takes more memory."""
     rounds: int = 3
+    """Timed rounds of each row; the best one counts."""
     seed: int = 0
+    """Seed of the tokens of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusRow:
-    """One batch."""
+    """Time and memory of one batch."""
 
     text_length: int
     segments: int
     tokens: int
     seconds: float
     peak_megabytes: float
-    """Above what the process held before the step."""
+    """Peak memory of the step above that before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BusFigures:
     rows: list[BusRow]
     growth: list[BusRow]
-    """One, two and four times the tokens at three segments."""
+    """Rows with one, two and four times the tokens, at three segments."""
 
 
-def measure(config: BusBenchConfig) -> BusFigures:
-    """All rows, one process each."""
+def measure(config: BusBenchmarkConfig) -> BusFigures:
+    """Measure all rows, one process each."""
     context = multiprocessing.get_context("spawn")
     cases = [(length, segments, 1) for length in TEXT_LENGTHS for segments in SEGMENTS]
     growth = [(TEXT_LENGTHS[0], 3, times) for times in (1, 2, 4)]
@@ -64,8 +68,8 @@ def measure(config: BusBenchConfig) -> BusFigures:
     return BusFigures(rows=rows[: len(cases)], growth=rows[len(cases) :])
 
 
-def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: int) -> BusRow:
-    """One forward and backward: its peak memory first, then its time."""
+def measure_row(config: BusBenchmarkConfig, text_length: int, segments: int, times: int) -> BusRow:
+    """Measure the peak memory of a forward and backward pass, then its time."""
     model = load_encoder(config.encoder, attention_dropout=config.attention_dropout)
     model.train()
     num_news = times * config.tokens // text_length
@@ -83,7 +87,7 @@ def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: 
         ).last_hidden_state
         hidden.sum().backward()
 
-    step(news=1)  # libraries and gradients take their memory before we look
+    step(news=1)  # libraries and gradients take their memory first
     before = memory("VmRSS")
     step()
     peak = memory("VmHWM") - before
@@ -100,7 +104,7 @@ def measure_row(config: BusBenchConfig, text_length: int, segments: int, times: 
 def tables(figures: BusFigures) -> str:
     """A row per batch."""
     return table(
-        ["tokens a text", "segments", "tokens", "seconds", "peak MB"],
+        ["tokens/text", "segments", "tokens", "seconds", "peak MB"],
         [
             [
                 str(row.text_length),
@@ -115,7 +119,7 @@ def tables(figures: BusFigures) -> str:
 
 
 def draw(figures: BusFigures, folder: Path) -> list[Path]:
-    """Time and memory against the number of segments, a line per length of text."""
+    """Draw time and memory against the number of segments, a line per length of text."""
     figure, (left, right) = new_figures(["Time of a step", "Peak memory of a step"])
     for colour, length in zip(COLOURS, TEXT_LENGTHS, strict=False):
         rows = [row for row in figures.rows if row.text_length == length]
@@ -124,9 +128,9 @@ def draw(figures: BusFigures, folder: Path) -> list[Path]:
         left.plot(segments, [row.seconds for row in rows], "o-", color=colour, label=label)
         right.plot(segments, [row.peak_megabytes for row in rows], "o-", color=colour, label=label)
     left.set_ylabel(f"seconds for {figures.rows[0].tokens:,} tokens")
-    right.set_ylabel("MB above what was held before")
+    right.set_ylabel("MB above those before the step")
     for ax in (left, right):
-        ax.set_xlabel("segments a text")
+        ax.set_xlabel("segments per text")
         ax.set_xticks(SEGMENTS)
         ax.legend(loc="lower right")
     from_zero(left, [row.seconds for row in figures.rows])

@@ -1,6 +1,6 @@
-"""The timed steps of `bench ranks`, as one of the ranks that torchrun started; the first prints figures of all.
+"""One rank of the `ranks` benchmark, started by torchrun; rank 0 prints the figures of all.
 
-Example: torchrun --nproc-per-node 2 -m benchmarks.rank --store store/
+Example: torchrun --nproc-per-node 2 -m benchmarks.speed.rank --store store/
 """
 
 import json
@@ -33,45 +33,47 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankConfig:
-    """What all ranks train, and how long."""
+    """What all ranks train, and how many steps."""
 
     store: Path
+    """Folder of the prepared log."""
     recipe: str = "speed-mini"
+    """Recipe of the run that is timed."""
     token_budget: int = 4096
-    """Of a step, all ranks together."""
+    """Token budget of one step, summed over all ranks."""
     steps: int = 6
-    """Timed, after two to warm up."""
+    """Timed steps, after two to warm up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldFigures:
-    """Of so many ranks; means over the timed steps."""
+    """Means over the timed steps of one number of ranks."""
 
     world: int
     step_seconds: float
     communication_seconds: float
-    """Of a step, waiting for slower ranks included."""
+    """Seconds of communication in a step, waiting for slower ranks included."""
     communication_share: float
     communicated_bytes: float
-    """Sent by a rank in a step."""
+    """Bytes that a rank sends in a step."""
     news: float
-    """Encoded in a step by all ranks."""
+    """Articles encoded in a step, summed over all ranks."""
     tokens: float
     token_imbalance: float
-    """How far the rank with the most tokens is above the mean; the largest of all steps."""
+    """Tokens of the busiest rank over the mean, minus 1; the largest of all steps."""
     row_bytes: float
-    """Of the news encoded in a step."""
+    """Bytes of the embeddings of the articles encoded in a step."""
     gradient_bytes: int
     gradient_seconds: float
-    """To add all gradients up, on its own."""
+    """Seconds to all-reduce all gradients, timed separately."""
     message_seconds: float
-    """To agree on one number, on its own."""
+    """Seconds of a barrier, timed separately."""
     planned_tokens_per_second: float
-    """What the loader makes on its own."""
+    """Tokens per second that the loader plans without training."""
 
 
 def main() -> None:
-    """A launch has a number that all its ranks know it by."""
+    """Measure as one rank, in a folder named by the id of the launch, which all ranks know."""
     config = tyro.cli(RankConfig)
     folder = Path(tempfile.gettempdir()) / f"speedyfeed-ranks-{os.environ['TORCHELASTIC_RUN_ID']}"
     with open_process_group() as ranks:
@@ -82,7 +84,7 @@ def main() -> None:
 
 
 def measure_rank(config: RankConfig, folder: Path, ranks: ProcessGroup) -> WorldFigures:
-    """The timed steps, as one of the ranks."""
+    """Time training steps as one of the ranks."""
     store = open_store(config.store)
     chosen = recipe(config.recipe)
     run = replace(

@@ -1,8 +1,8 @@
-"""How much of what is encoded is text and not padding (the paper's Eq. 1), with and without our techniques.
+"""Share of the encoded tokens that is text, not padding (the paper's Eq. 1), with and without our techniques.
 
-The real loader plans an epoch in every way: with 1, 2, 4 and 8 buckets by length, padded and packed, with each
-distinct news encoded once (central) and with every place encoded, padded histories included. Nothing is encoded,
-so it takes seconds. Conventional is what the workflow of that name does: histories padded to 100 news.
+The real loader plans batches with 1, 2, 4 and 8 buckets by length, padded and packed, with each distinct article
+encoded once (central) and with every position encoded, padded histories included. Nothing is encoded, so it takes
+seconds. The conventional workflow pads histories to 100 articles.
 
 Example: python -m benchmarks data-efficiency --store store/ --json
 """
@@ -10,49 +10,52 @@ Example: python -m benchmarks data-efficiency --store store/ --json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.drawing import ACCENT, DARK, LIGHT, new_figure, save
-from benchmarks.harness import table
 from benchmarks.newsroom import store_of
-from benchmarks.planned import plan
+from benchmarks.speed.planned import plan
 from speedyfeed.batching.batches import news_lengths
+from speedyfeed.drawing import ACCENT, DARK, LIGHT, new_figure, save
+from speedyfeed.markdown import table
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, recipe
 
 PAPER_WITHOUT, PAPER_WITH = 0.30, 0.70
-"""One bucket without centralized encoding, and what both techniques reach."""
+"""The paper's shares: one bucket without centralized encoding, and with both techniques."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataEfficiencyConfig:
-    """What is planned."""
+    """On which store batches are planned, and how many."""
 
     store: Path | None = None
-    """Prepared log; without one, a paper-shaped newsroom is made and kept in runs/bench."""
+    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
     recipe: str = "speed-mini"
+    """Recipe whose batches are planned."""
     buckets: tuple[int, ...] = (1, 2, 4, 8)
+    """Numbers of buckets by length, one measurement each."""
     most_batches: int = 1000
-    """Planned of each."""
+    """Batches planned for each number of buckets, at most."""
     seed: int = 0
+    """Seed of the order of users and the negatives."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataEfficiencyFigures:
-    """Valid over all tokens, by number of buckets."""
+    """Share of text among the encoded tokens, by number of buckets."""
 
     packed: dict[str, float]
-    """Each distinct news once, nothing padded: ours. It has no buckets; the figure is the same for all."""
+    """Ours: each distinct article once, nothing padded; without buckets, so equal for all numbers."""
     padded: dict[str, float]
-    """Each distinct news once, padded to the longest beside it: the paper's."""
-    packed_places: dict[str, float]
-    """Every place of a batch, nothing padded."""
-    padded_places: dict[str, float]
-    """Every place of a batch, news padded to the longest and histories to the longest beside them."""
+    """The paper's: each distinct article once, padded to the longest of its batch."""
+    packed_positions: dict[str, float]
+    """Every position of a batch, nothing padded."""
+    padded_positions: dict[str, float]
+    """Every position of a batch, with articles and histories padded to the longest of the batch."""
     conventional: float
-    """Every place, all histories padded to 100 news and all news to the longest of all."""
+    """Every position, with histories padded to 100 articles and articles to the longest of the store."""
 
 
 def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
-    """Plan every way."""
+    """Plan batches in every way."""
     store = store_of(config.store)
     lengths_V = news_lengths(store.news)
     chosen = recipe(config.recipe)
@@ -61,8 +64,8 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
     ways = {
         "packed": replace(chosen, batch=replace(chosen.batch, mode="packed")),
         "padded": replace(chosen, batch=replace(chosen.batch, mode="padded")),
-        "packed_places": replace(uncached, batch=replace(chosen.batch, mode="packed", central=False)),
-        "padded_places": replace(uncached, batch=replace(chosen.batch, mode="padded", central=False)),
+        "packed_positions": replace(uncached, batch=replace(chosen.batch, mode="packed", central=False)),
+        "padded_positions": replace(uncached, batch=replace(chosen.batch, mode="padded", central=False)),
     }
     shares: dict[str, dict[str, float]] = {name: {} for name in ways}
     with progress_bars() as report:
@@ -86,13 +89,13 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
 LABELS = {
     "packed": "packed, central (ours)",
     "padded": "padded, central",
-    "packed_places": "packed, every place",
-    "padded_places": "padded, every place",
+    "packed_positions": "packed, every position",
+    "padded_positions": "padded, every position",
 }
 
 
 def tables(figures: DataEfficiencyFigures) -> str:
-    """A row per way, a column per number of buckets."""
+    """A row per kind of batch, a column per number of buckets."""
     rows = [
         [label, *(f"{share:.1%}" for share in getattr(figures, name).values())] for name, label in LABELS.items()
     ]
@@ -106,14 +109,14 @@ def tables(figures: DataEfficiencyFigures) -> str:
 
 
 def draw(figures: DataEfficiencyFigures, folder: Path) -> list[Path]:
-    """A group of bars per number of buckets."""
+    """Draw a group of bars per number of buckets."""
     figure, ax = new_figure("Share of encoded tokens that is text")
-    shown = {"padded_places": "0.75", "padded": LIGHT, "packed": DARK}
+    shown = {"padded_positions": "0.75", "padded": LIGHT, "packed": DARK}
     width = 0.8 / len(shown)
-    for place, (name, colour) in enumerate(shown.items()):
+    for number, (name, colour) in enumerate(shown.items()):
         shares = [100 * share for share in getattr(figures, name).values()]
-        places = [bucket + (place - 1) * width for bucket in range(len(shares))]
-        bars = ax.bar(places, shares, width, color=colour, label=LABELS[name])
+        centres = [bucket + (number - 1) * width for bucket in range(len(shares))]
+        bars = ax.bar(centres, shares, width, color=colour, label=LABELS[name])
         ax.bar_label(bars, fmt="%.0f", padding=2)
     ax.axhline(100 * figures.conventional, color=ACCENT, linestyle="--", label="conventional, histories of 100")
     ax.set_xticks(range(len(figures.packed)), list(figures.packed))

@@ -1,0 +1,1 @@
+"""Quality: how well trained variants rank and recall, over seeds."""

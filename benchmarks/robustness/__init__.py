@@ -1,0 +1,1 @@
+"""Robustness: runs in which a rank is killed."""

@@ -1,0 +1,1 @@
+"""Serving: latency of recommendations and speed of the search."""

@@ -1,0 +1,1 @@
+"""Speed: what a click, a step, a token and a prepared row cost."""

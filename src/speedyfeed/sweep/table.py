@@ -1,0 +1,116 @@
+"""The table of a sweep: a row per variant, with the metrics of all seeds and what the training took.
+
+chance, popularity, best possible    references, which nobody trained
+speed-mini, nrms, ...                mean and deviation over seeds
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speedyfeed.data.store import Store
+from speedyfeed.markdown import table
+from speedyfeed.sweep.references import Reference, find_references
+from speedyfeed.sweep.summary import Spread
+from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials
+from speedyfeed.training.config import RunConfig
+
+METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfig(Limits):
+    """Which variants are trained with which seeds, and for how long."""
+
+    runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
+    """Variants to train: names of recipes, of recipes in a workflow (nrms-conventional, npa-fast), or of encoders
+    (a folder, ORG/NAME, half:NAME), which are trained as speed-mini is."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds that every variant is trained with."""
+    logs: Path | None = None
+    """Raw logs of the store; those of a synthetic newsroom tell the best possible AUC."""
+    minutes: float | None = 1.0
+    """Training time of every run in minutes, validations not counted."""
+    epochs: int = 100
+    """Passes over all users after which a run ends, if the minutes have not passed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRow:
+    """One variant, summarised over its seeds."""
+
+    name: str
+    workflow: str
+    """Workflow of the run: fast or conventional."""
+    metrics: dict[str, Spread]
+    clicks: float
+    """Clicks learned from, mean over seeds."""
+    best_clicks: float
+    """Clicks learned from when the evaluated model was saved, mean over seeds; 0 is the initial model."""
+    minutes: float
+    """Training time in minutes, mean over seeds."""
+    trials: list[Trial]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """The results of all variants, and the references beside them."""
+
+    impressions: int
+    """Impressions with a ranking score in the evaluated split."""
+    references: list[Reference]
+    rows: list[SweepRow]
+    seeds: list[int]
+
+
+def run_sweep(variants: Mapping[str, RunConfig], config: SweepConfig, store: Store, out: Path) -> Sweep:
+    """Train and evaluate all variants that are not in `out` yet, and summarise them all."""
+    known = find_references(store, config.logs)
+    runs = [Variant(name=name, config=config.limit(run)) for name, run in variants.items()]
+    trials = run_trials(runs, config.seeds, store, out)
+    return Sweep(
+        impressions=known.impressions,
+        references=known.references,
+        rows=[summarise(name, run, trials[name]) for name, run in variants.items()],
+        seeds=list(config.seeds),
+    )
+
+
+def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> SweepRow:
+    """Means and deviations of one variant over its seeds."""
+    return SweepRow(
+        name=name,
+        workflow="fast" if run.batch.autoregressive else "conventional",
+        metrics={metric: Spread.of([trial.metrics[metric] for trial in trials]) for metric in METRICS},
+        clicks=float(np.mean([trial.clicks for trial in trials])),
+        best_clicks=float(np.mean([trial.best_clicks for trial in trials])),
+        minutes=float(np.mean([trial.minutes for trial in trials])),
+        trials=list(trials),
+    )
+
+
+def sweep_table(sweep: Sweep) -> str:
+    """All rows as Markdown, references first."""
+    references = [
+        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", "", ""]
+        for one in sweep.references
+    ]
+    trained = [
+        [
+            row.name,
+            *(str(row.metrics[metric]) for metric in METRICS),
+            f"{row.clicks:,.0f}",
+            f"{row.best_clicks:,.0f}",
+            f"{row.minutes:.2f}",
+        ]
+        for row in sweep.rows
+    ]
+    about = f"{sweep.impressions:,} impressions; mean ± standard deviation over seeds"
+    header = ["", *METRICS, "clicks", "saved after", "minutes"]
+    return f"{about} {' '.join(map(str, sweep.seeds))}\n\n" + table(header, references + trained)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

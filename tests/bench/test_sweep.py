@@ -1,0 +1,93 @@
+"""The sweep and profile commands, on a small newsroom."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from speedyfeed.cli.main import main
+from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.profile import PARTS
+from speedyfeed.recipes import conventional, recipe
+from speedyfeed.sweep.table import SweepConfig, run_sweep
+from speedyfeed.sweep.variants import named_variant
+from speedyfeed.synthetic import SynthConfig, synthesize
+
+PNG = b"\x89PNG\r\n\x1a\n"
+SHORT = ["--runs", "nrms", "--seeds", 0, 1, "--steps", 2, "--validations", 1, "--validation-impressions", 20]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    synthesize(folder / "logs", SynthConfig(users=100, news=150, days=4))
+    return prepare(folder / "logs", folder / "store", PrepareConfig()).store
+
+
+@pytest.fixture(scope="module")
+def out(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep") / "out"
+    sweep(small, folder)
+    return folder
+
+
+def sweep(store, out, *words):
+    main(["sweep", *map(str, (store.path, out, *SHORT, *words))])
+
+
+def test_a_sweep_writes_runs_a_table_and_figures(out):
+    names = {path.name for path in out.iterdir()}
+    assert names == {"nrms-0", "nrms-1", "sweep.md", "sweep.json", "sweep-curves.png", "sweep-auc.png"}
+    assert (out / "sweep-auc.png").read_bytes()[:8] == PNG
+    text = (out / "sweep.md").read_text()
+    assert all(f"| {name} " in text for name in ("chance", "popularity", "nrms"))
+
+
+def test_a_finished_sweep_prints_the_same_again(small, out, capsys):
+    sweep(small, out, "--json")
+    assert json.loads(capsys.readouterr().out) == json.loads((out / "sweep.json").read_text())
+
+
+def test_without_matplotlib_there_are_tables_and_a_line_that_says_so(small, out, capsys, caplog, monkeypatch):
+    (out / "sweep-auc.png").unlink()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    sweep(small, out)
+    assert "| nrms " in capsys.readouterr().out
+    assert "pip install 'speedyfeed[plots]'" in caplog.text
+    assert not (out / "sweep-auc.png").exists()
+
+
+def test_variants_are_recipes_workflows_or_encoders():
+    assert named_variant("nrms") == recipe("nrms")
+    assert named_variant("nrms-conventional") == conventional(recipe("nrms"))
+    assert named_variant("plm-conventional") == recipe("plm-conventional")
+    assert named_variant("half:minilm").news.encoder == "half:minilm"
+    with pytest.raises(InputError, match="no run 'nmrs'"):
+        named_variant("nmrs")
+
+
+def test_a_variant_without_training_is_only_evaluated(small, tiny_encoder, tmp_path):
+    run = recipe("zero-shot")
+    run = replace(run, news=replace(run.news, encoder=str(tiny_encoder)))
+    (row,) = run_sweep({"zero-shot": run}, SweepConfig(seeds=(0,)), small, tmp_path).rows
+    assert row.clicks == row.best_clicks == row.trials[0].steps == 0
+    assert row.metrics["auc"].mean is not None
+
+
+def test_a_profile_gives_shares_of_a_whole(store, tiny_encoder, capsys):
+    words = ["profile", store.path, "--encoder", tiny_encoder, "--skip", 2, "--warmup", 1, "--steps", 2]
+    main([*map(str, words), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["shares"]) == set(PARTS)
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    main([*map(str, words)])
+    text = capsys.readouterr().out
+    assert all(f"| {part} " in text for part in PARTS)
+
+
+def test_a_recipe_without_a_language_model_cannot_be_profiled(store, capsys):
+    with pytest.raises(SystemExit):
+        main(["profile", str(store.path), "--recipe", "nrms"])
+    assert "has no language model" in capsys.readouterr().err
