@@ -12,7 +12,9 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
 torch.set_num_threads(1)  # tiny models: more threads only wait for each other, under pytest -n all the more
-pytest.register_assert_rewrite("speedyfeed.testing")
+pytest.register_assert_rewrite(
+    "speedyfeed.testing", "tests.models.families", "tests.training.distributed.processes"
+)
 settings.register_profile("suite", deadline=None)  # a busy machine is no failure
 settings.load_profile("suite")
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
 
 from speedyfeed.batching import batches as module
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
@@ -16,6 +15,7 @@ from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import NewsTokens, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
+from tests.batching.small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
 
 ALWAYS = 1e9  # beta: from step 1 on every draw is in favour
 EPOCHS = 2

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import few
 
 from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
 from speedyfeed.errors import InputError
+from tests.batching.small_logs import few
 
 NUM_NEWS = 9
 ALWAYS = 1e9  # beta: from step 1 on every draw is in favour

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_logs import NO_POOL, NUM_NEWS, timelines
-from test_batches import contents
 
 from speedyfeed.batching import loader as module
 from speedyfeed.batching.batches import BatchConfig, Batcher, news_lengths
@@ -13,6 +11,8 @@ from speedyfeed.batching.cache_plan import CacheConfig, new_stamps
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from tests.batching.small_logs import NO_POOL, NUM_NEWS, timelines
+from tests.batching.test_batches import contents
 
 TOKENS = np.array([0, *range(3, 3 + NUM_NEWS)])
 RNG = np.random.default_rng(0)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import NO_POOL, NUM_NEWS, few, logs, timelines
 
 from speedyfeed.batching.sample import Sampler, choose, period_news
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits
+from tests.batching.small_logs import NO_POOL, NUM_NEWS, few, logs, timelines
 
 
 def sampler(log: Timelines, *, max_clicks: int = 100, negatives: int = 1, seed: int = 0) -> Sampler:

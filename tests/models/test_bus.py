@@ -1,12 +1,21 @@
 import pytest
 import torch
-from families import CONFIGS, LENGTHS, build, error, gradient_error, packed_pass, random_tokens, stock_pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import BACKENDS, Group, Layout, Scoring, _build_varlen, _dense, _grouped, build_layout
+from tests.models.families import (
+    CONFIGS,
+    LENGTHS,
+    build,
+    error,
+    gradient_error,
+    packed_pass,
+    random_tokens,
+    stock_pass,
+)
 
 SEGMENTS = [2, 3, 1]
 shapes = st.lists(st.lists(st.integers(1, 6), max_size=4), min_size=1, max_size=5).filter(lambda news: any(news))

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import CONFIGS, build
-from test_news import make_news as make_nameless
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.frozen import FrozenStates
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
+from tests.models.families import CONFIGS, build
+from tests.models.test_news import make_news as make_nameless
 
 LAYERED = [family for family in CONFIGS if family != "albert"]
 NEWS = [[5, 3, 4], [], [4], [3, 5], [1], [9, 2]]

@@ -1,11 +1,11 @@
 import pytest
 import torch
-from families import CONFIGS, LENGTHS, build, packed_pass, random_tokens
 from transformers import BertConfig
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.half import half_config, inherit
 from speedyfeed.models.plm import build_encoder, load_encoder
+from tests.models.families import CONFIGS, LENGTHS, build, packed_pass, random_tokens
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from families import CONFIGS, build, random_tokens
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -13,6 +12,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
 from speedyfeed.testing import NewsEncoderContract
 from speedyfeed.tokenizers import load_tokenizer
+from tests.models.families import CONFIGS, build, random_tokens
 
 NEWS = [[5, 3, 4], [], [4], [3, 5], [1]]
 """Segment lengths of five news; the second is padding."""

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import CONFIGS, build
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Config, MobileBertConfig, MPNetConfig
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.plm import build_encoder, load_config, load_encoder, max_length, verify
+from tests.models.families import CONFIGS, build
 
 TINY = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

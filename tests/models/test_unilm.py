@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import LENGTHS, error, gradient_error, packed_pass, random_tokens
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.plm import load_encoder
 from speedyfeed.models.unilm import UniLMModel, distance_buckets
 from speedyfeed.tokenizers import load_tokenizer
+from tests.models.families import LENGTHS, error, gradient_error, packed_pass, random_tokens
 
 HIDDEN, HEADS, LAYERS, BINS, VOCAB = 16, 2, 2, 8, 60
 SEGMENTS = [2, 3, 1]

@@ -1,10 +1,10 @@
 """Small runs, and a service that is searched both exactly and with graphs."""
 
 import pytest
-from small_run import save_run
 
 from speedyfeed.serving.live_catalogue import GraphConfig
 from speedyfeed.serving.service import Service
+from tests.serving.small_run import save_run
 
 
 @pytest.fixture(scope="session")

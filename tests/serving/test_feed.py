@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from small_run import build_recommender
 
 from speedyfeed.pretrained import Recommender
 from speedyfeed.serving.feed import Feed, Query, open_feed
 from speedyfeed.serving.live_catalogue import GraphConfig, build_index
 from speedyfeed.serving.micro_batcher import MicroBatcher
+from tests.serving.small_run import build_recommender
 
 HISTORY = ["N1", "N9", "N2"]
 

@@ -4,13 +4,13 @@ import threading
 
 import numpy as np
 import pytest
-from small_run import save_run
 
 from speedyfeed.errors import InputError
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.service import ReloadInProgress, Service
+from tests.serving.small_run import save_run
 
 CUP = News(news_id="new", title="Cup winner parades through town", category="sport", published=1e9)
 

@@ -26,7 +26,7 @@ class InitConfig:
     """How an encoder is initialized before the first step; validation chooses among several."""
 
     centre: bool = True
-    """Subtract the mean embedding, so that similarity to the average article does not affect scores; on by default."""
+    """Subtract the mean embedding, so that similarity to the average article does not count; on by default."""
     power: float = 0.0
     """Scale each principal direction by its singular value to this power; 0 weighs all directions alike."""
     category: float = 0.0

@@ -92,11 +92,11 @@ class MetricsFile:
             return
         path = folder / METRICS
         lines = [(line, json.loads(line)) for line in _lines(path)]
-        kept = [
+        retained = [
             line for line, values in lines if values["step"] <= resume_step and "interpolation_alpha" not in values
         ]
         partial = path.with_suffix(".partial")
-        partial.write_text("".join(kept), encoding="utf-8")
+        partial.write_text("".join(retained), encoding="utf-8")
         os.replace(partial, path)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 closed by __exit__
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1)

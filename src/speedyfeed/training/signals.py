@@ -31,12 +31,12 @@ class Stop:
     def heard_by(self, report: Report, group: ProcessGroup) -> Report:
         """Progress callback that raises `Stopped` after a signal; with several ranks it never does."""
 
-        def told(*args: Any) -> None:
+        def interruptible(*args: Any) -> None:
             if self.is_asked:
                 raise Stopped
             report(*args)
 
-        return told if group.world == 1 else report
+        return interruptible if group.world == 1 else report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

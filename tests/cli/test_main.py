@@ -31,7 +31,7 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
 
 
 def test_no_library_is_pinned_to_one_version():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     wanted = [*project["dependencies"], *(library for extra in extras for library in extra)]
     assert len(wanted) > 10

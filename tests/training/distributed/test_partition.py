@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import run_ranks
 
 from speedyfeed.batching.batches import Batch, Position
 from speedyfeed.training.distributed.partition import (
@@ -19,6 +18,7 @@ from speedyfeed.training.distributed.partition import (
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
+from tests.training.distributed.processes import run_ranks
 
 
 def test_rows_are_dealt_there_and_back_again():

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import run_ranks
 from safetensors.numpy import load_file
 
 from benchmarks.launch import printed_by, start_ranks
@@ -21,6 +20,7 @@ from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 from speedyfeed.training.trainer import Trainer
+from tests.training.distributed.processes import run_ranks
 
 
 def weights(run):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from test_run_evaluation import figures, mistake, said, scratch
+from tests.test_run_evaluation import figures, mistake, said, scratch
 
 __all__ = ["scratch"]  # a fixture that watches every test
 

@@ -11,7 +11,6 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from processes import run_ranks
 
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError, LostRanksError
@@ -23,6 +22,7 @@ from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, Proces
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflow import check_workflow
+from tests.training.distributed.processes import run_ranks
 
 EPS = 1e-4
 """Of AdamW, whose first update moves a weight by a whole learning rate however small its gradient is, unless it is

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from test_ranking import MeanOfClicks
 
 from speedyfeed.evaluation import user_dependent as personal
 from speedyfeed.evaluation.evaluate import evaluate, evaluate_user_dependent
@@ -8,6 +7,7 @@ from speedyfeed.evaluation.ranking import score_and_retrieve
 from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import ExactIndex
+from tests.evaluation.test_ranking import MeanOfClicks
 
 
 @pytest.mark.parametrize("num_pools", [1, 3])

@@ -3,11 +3,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from families import LENGTHS, build, packed_pass, random_tokens
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed import bus, encoder
 from speedyfeed.models.bus import build_layout
+from tests.models.families import LENGTHS, build, packed_pass, random_tokens
 
 
 def test_counted_arithmetic_is_what_the_model_does() -> None:

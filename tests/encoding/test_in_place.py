@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_central import NUM_NEWS, WordSum, loss_of, some_cache, some_news
 
 from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged
 from speedyfeed.encoding.in_place import encode_in_place
 from speedyfeed.models.packed import PackedNews
+from tests.encoding.test_central import NUM_NEWS, WordSum, loss_of, some_cache, some_news
 
 numbers = st.integers(0, NUM_NEWS)
 
