@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench clean
+.PHONY: help setup demo serve test quick check bench docs clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -29,14 +29,17 @@ serve: $(READY) ## the page and the service, on what the demo trained
 	$(BIN)/speedyfeed serve runs/demo/run
 
 test: $(READY) ## all tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(READY) ## lint, format and types
+quick: $(READY) ## the tests that take no seconds, in a minute
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+check: $(READY) ## lint, format, types and help texts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/check_docstrings.py
 
-.PHONY: docs
 docs: $(VENV)/.docs ## the documentation as a site, in site/
 	$(BIN)/python tools/draw_layers.py
 	$(BIN)/mkdocs build --strict --quiet

@@ -3,11 +3,10 @@
 Example: speedyfeed prepare logs/ store/ --encoder minilm
 """
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -33,10 +32,23 @@ def run(arguments: Arguments) -> None:
     with progress_bars() as report:
         prepared = prepare(arguments.logs, arguments.store, arguments.text, arguments.engine, report)
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(prepared.store.manifest.counts)))
+        print(json.dumps(summary(prepared.store)))
     else:
         print_summary(prepared.store)
         print(f"{arguments.store} is {'ready' if prepared.is_new else 'up to date'}")
+
+
+def summary(store: Store) -> dict[str, Any]:
+    """Counts of everything read, kept and dropped, of the articles and of each split."""
+    counts = store.manifest.counts
+    splits = counts.splits.items()
+    return {
+        "read": {"news": counts.news.read, **{name: split.read for name, split in splits}},
+        "kept": {"news": counts.news.kept, **{name: split.kept for name, split in splits}},
+        "dropped": {"repeated_news": counts.news.repeated, **{name: split.dropped for name, split in splits}},
+        "news_without_words": counts.news.without_words,
+        "vocabulary": counts.vocabulary_size,
+    }
 
 
 def print_summary(store: Store) -> None:
