@@ -41,6 +41,36 @@ DEV = [
 ]
 
 
+SLOW = (
+    "benchmarks/",
+    "cli/test_demo",
+    "cli/test_rank",
+    "models/test_bus.py::test_a_compiled",
+    "preparation/test_prepare",
+    "serving/test_command",
+    "serving/test_journal",
+    "serving/test_page",
+    "synthetic/test_newsroom",
+    "test_api",
+    "test_docs.py::test_the_code_of_extending",
+    "test_examples",
+    "test_recipes",
+    "test_run_evaluation",
+    "training/distributed/",
+    "training/test_trainer",
+    "training/test_trouble",
+    "spark]",
+)
+"""Parts of the names of tests that take seconds: whole runs, other processes, browsers, Spark."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests, which `make quick` leaves out."""
+    for item in items:
+        if any(part in item.nodeid for part in SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 def write_mind_split(folder: Path, news: Mapping[str, tuple[str, str, str]], rows: list[tuple[str, ...]]) -> None:
     folder.mkdir(parents=True)
     lines = [

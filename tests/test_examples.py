@@ -26,7 +26,7 @@ def test_an_example_has_at_most_sixty_lines(example):
 
 
 def test_quickstart(tiny_encoder, tmp_path):
-    told = run_example("quickstart.py", tmp_path, "--encoder", tiny_encoder, "--users", 120, "--steps", 3)
+    told = run_example("quickstart.py", tmp_path, "--encoder", tiny_encoder, "--users", 150, "--steps", 3)
     assert "AUC" in told
     assert len(told.splitlines()) == 2 + 5
 

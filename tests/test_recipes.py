@@ -73,7 +73,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
     batcher = MicroBatcher()
     try:
         if name == "npa":
-            with pytest.raises(InputError, match="another embedding of a news for every user: there is none to"):
+            with pytest.raises(InputError, match="user-dependent article embeddings, which cannot be indexed"):
                 open_feed(run, tmp_path / "cache", batcher)
         else:
             feed = open_feed(run, tmp_path / "cache", batcher)

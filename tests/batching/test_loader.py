@@ -139,7 +139,7 @@ def test_a_loader_dropped_without_closing_lets_its_thread_go():
 def test_a_state_of_another_log_is_refused():
     with Loader(LOG, TOKENS, CONFIG, CACHE, seed=0) as loader:
         state = loader.state()
-    with pytest.raises(InputError, match="12 news, this one has 11 news"):
+    with pytest.raises(InputError, match="12 articles, this one has 11 articles"):
         Loader(timelines([[(1, NO_POOL), (2, NO_POOL)]], []), TOKENS[:-1], CONFIG, CACHE, seed=0, state=state)
 
 

@@ -94,10 +94,10 @@ def test_without_refinement_stop_words_stay(mind_logs, tmp_path):
 
 
 @pytest.mark.parametrize("engine_name", ["spark"], indirect=True)
-def test_duckdb_writes_the_same_bytes(mind_logs, tmp_path, engine_name):
-    for name in ("duckdb", "spark"):
-        prepare(mind_logs, tmp_path / name, PrepareConfig(), EngineConfig(engine=name, memory=1))
-    compare_folders(tmp_path / "duckdb", tmp_path / "spark")
+def test_every_engine_writes_the_bytes_that_duckdb_writes(mind_logs, tmp_path, engine_name):
+    for folder, engine in (("one", "duckdb"), ("other", engine_name)):
+        prepare(mind_logs, tmp_path / folder, PrepareConfig(), EngineConfig(engine=engine, memory=1))
+    compare_folders(tmp_path / "one", tmp_path / "other")
 
 
 def compare_folders(one, other):

@@ -99,6 +99,7 @@ def test_a_signal_before_anything_is_learned_is_heard(store, config, tmp_path):
 
 def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
     words = ["--encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
+    words += ["--checkpoint-every", "3"]
     command = [sys.executable, "-m", "speedyfeed", "train", str(store.path), str(tmp_path / "run")]
     with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None and newest_step(tmp_path / "run" / "checkpoints") < 0:

@@ -134,7 +134,7 @@ def check_workflow(
     """Refuse settings that cannot work together."""
     if model.news.is_user_dependent and (config.central or is_cached):
         raise InputError(
-            f"encoder {model.config.news.encoder!r} embeds an article differently for every user: no embedding can "
+            f"encoder {model.config.news.encoder!r} embeds an article differently for every user: nothing can "
             "be shared or cached; add --workflow conventional"
         )
     if loss.in_batch and not (config.central and config.autoregressive):
