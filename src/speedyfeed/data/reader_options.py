@@ -32,7 +32,7 @@ class ReaderOptions:
                 datetime.fromisoformat(self.dev_from)
             except ValueError:
                 raise InputError(
-                    f"--dev-from {self.dev_from}: expected a date or time as 2026-01-31 or 2026-01-31T12:00; correct it"
+                    f"--dev-from {self.dev_from}: expected a date or time, as 2026-01-31; correct it"
                 ) from None
         self.column_names()
 
@@ -41,10 +41,10 @@ class ReaderOptions:
         names: dict[str, str] = {}
         for pair in filter(None, self.columns.split(",")):
             role, equals, name = (part.strip() for part in pair.partition("="))
-            if role not in ROLES or not equals or not name or role in names:
+            if role not in ROLES or not equals or not name or role in names or name in names.values():
                 raise InputError(
-                    f"--columns {self.columns}: found {pair.strip()!r}, expected MEANING=COLUMN with each meaning once, "
-                    f"of {', '.join(ROLES)}; correct it"
+                    f"--columns {self.columns}: found {pair.strip()!r}, expected MEANING=COLUMN, each "
+                    f"once, with a meaning of {', '.join(ROLES)}; correct it"
                 )
             names[role] = name
         return names

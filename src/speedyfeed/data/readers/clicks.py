@@ -109,6 +109,7 @@ def _is_first(*keys: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _encode(table: HeadedTable, column: str, ids: pa.StringArray, first_row: int) -> pa.DictionaryArray:
+    ids = ids.cast(pa.string()).fill_null("")  # of Parquet it may be a date
     is_given = pc.not_equal(ids, "")
     table.check(is_given, first_row, f"an empty {column}", "an id", "fill it or remove the row")
     return ids.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Tables whose columns have names: CSV, TSV and JSON lines, also gzipped, and Parquet; read as strings, in batches.
+"""Tables whose columns have names, read as strings: CSV, TSV and JSON lines, also gzipped, and Parquet.
 
     items.csv   HeadedTable.names -> item_id, title      HeadedTable.read(("title",)) -> batches of one column
 
@@ -8,15 +8,16 @@ number: `locate` names the line of the file, which a CSV with newlines in its fi
 
 import csv
 import gzip
-import io
+import itertools
 import json
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,7 +72,7 @@ class HeadedTable:
         return f"{self.path}:{row + 1 if self._kind == '.jsonl' else self._find_line(row)}"
 
     def check(self, ok: pa.BooleanArray, first_row: int, found: str, expected: str, remedy: str) -> None:
-        """Raise an error for the first row that is not `ok`, if any; `first_row` is the number of row 0 of `ok`."""
+        """Raise an error for the first row that is not `ok`, if any; `first_row` is the number of its first."""
         row = pc.index(ok, False).as_py()
         if row >= 0:
             raise InputError(f"{self.locate(first_row + row)}: found {found}, expected {expected}; {remedy}")
@@ -126,11 +127,15 @@ class HeadedTable:
         # One thread: only then rows are numbered in errors.
         reading = pcsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
         compression = "gzip" if self.path.suffix == ".gz" else None
+        num_rows = 0
         with pa.input_stream(str(self.path), compression=compression) as stream:
             try:
-                yield from pcsv.open_csv(stream, reading, parsing, converting)
+                for batch in pcsv.open_csv(stream, reading, parsing, converting):
+                    yield batch
+                    num_rows += len(batch)
             except pa.ArrowInvalid as error:
                 self._explain(error, invalid)
+        self._check_quotes(num_rows)
 
     def _explain(self, error: pa.ArrowInvalid, invalid: list[pcsv.InvalidRow]) -> NoReturn:
         """Turn an error of the CSV parser into one that names the line."""
@@ -140,8 +145,8 @@ class HeadedTable:
             row = invalid[-1]
             names = ", ".join(self.names)
             raise InputError(
-                f"{where}: found {row.actual_columns} fields, expected {row.expected_columns} ({names}); add what is "
-                'missing, or put "..." around a field that holds a separator or a newline'
+                f"{where}: found {row.actual_columns} fields, expected {row.expected_columns} ({names}); "
+                'add what is missing, or put "..." around a field that holds a separator or a newline'
             ) from None
         if "UTF8" in str(error):
             raise InputError(
@@ -151,23 +156,39 @@ class HeadedTable:
         raise InputError(f"{where}: found {found!r}, expected a table with a header; check its quotes") from None
 
     def _find_line(self, row: int) -> int:
-        """Line of the file on which a row of a CSV begins; fields may hold newlines, and blank lines do not count."""
-        before, seen = 0, -1
-        with self._open_text() as file:
-            rows = csv.reader(file, delimiter=self._separator)
-            try:
-                for fields in rows:
-                    if fields and seen == row:
-                        break
-                    seen += bool(fields)
-                    before = rows.line_num
-            except csv.Error:  # a field beyond the limit of this parser
-                return row + 2
-        return before + 1
+        """Line on which a row of a CSV begins; fields may hold newlines, and blank lines are no rows."""
+        return next(itertools.islice(self._lines_of_rows(), row + 1, None), row + 2)
 
-    def _open_text(self) -> io.TextIOWrapper:
-        file = gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb")
-        return io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+    def _check_quotes(self, num_rows: int) -> None:
+        """Refuse a quote that is not closed, which Arrow reads as a field of many lines."""
+        opens = gzip.open if self.path.suffix == ".gz" else open
+        with opens(self.path, "rb") as file:
+            num_lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        if num_lines > num_rows + 1:  # only then a field may hold a newline
+            deque(self._lines_of_rows(), maxlen=0)
+
+    def _lines_of_rows(self) -> Iterator[int]:
+        """Line on which each row of a CSV begins, the header first; quotes are checked on the way."""
+        limit = csv.field_size_limit(BLOCK_BYTES)
+        before = 0
+        try:
+            with self._open_text() as file:
+                rows = csv.reader(file, delimiter=self._separator, strict=True)
+                for fields in rows:
+                    if fields:
+                        yield before + 1
+                    before = rows.line_num
+        except csv.Error as error:
+            raise InputError(
+                f"{self.path}:{before + 1}: found a quote that is not closed, or text behind it ({error}), "
+                'expected "..." around a field and "" for a quote in it; correct the quotes'
+            ) from None
+        finally:
+            csv.field_size_limit(limit)
+
+    def _open_text(self) -> TextIO:
+        opens = gzip.open if self.path.suffix == ".gz" else open
+        return cast(TextIO, opens(self.path, "rt", encoding="utf-8-sig", errors="replace", newline=""))
 
     def _broken_gzip(self, error: Exception) -> InputError:
         return InputError(

@@ -4,9 +4,9 @@
     item_id,title                user_id,item_id,timestamp      U7: N3 N5 | N4 | N9
     N3,"Snow, at last"           U7,N3,2026-01-31T09:05:58          train  dev  test
 
-There are no impressions: an interaction is one click, with nothing skipped. There are no splits either: by time, the
-last interactions are dev; by `last`, each user's last click is test and the one before it dev. All interactions are
-held in memory, about 50 bytes each and every id once; items are streamed, only their ids are held.
+There are no impressions: an interaction is one click, with nothing skipped. There are no splits either: by `time`,
+the last interactions are dev; by `last`, each user's last click is test and the one before it dev. Interactions
+are held in memory, about 50 bytes each and every id once; items are streamed, only their ids are held.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 
 FILES = (
-    "items (or articles, news) and interactions (or clicks, events), each as .csv, .tsv, .jsonl, one of these with "
-    ".gz, or .parquet"
+    "items (or articles, news) and interactions (or clicks, events), each as .csv, .tsv, .jsonl, one of these "
+    "with .gz, or .parquet"
 )
 DEV_SHARE = 0.1
 """Share of the interactions that a split by time gives to dev."""
@@ -136,9 +136,8 @@ class _Log:
         for batch in self.items.read(list(columns.values())):
             found = dict(zip(columns, batch.columns, strict=True))
             ids = without_zeros(found["item"]) if self.item_ids.were_floats else found["item"]
-            rest = [
-                _as_text(found[name]) if name in found else pa.repeat("", len(batch)) for name in NEWS.names[1:]
-            ]
+            nothing = pa.repeat("", len(batch))
+            rest = [_as_text(found.get(name, nothing)) for name in NEWS.names[1:]]
             keep = self.is_newest[num_rows : num_rows + len(batch)]
             yield pa.record_batch([ids, *rest], schema=NEWS).filter(pa.array(keep))
             num_rows += len(batch)
@@ -189,8 +188,8 @@ class _Log:
         split_C = np.where(num_clicks_C >= MIN_CLICKS, (2 - remaining_C).clip(min=0), 0).astype(np.int8)
         if not split_C.any():
             raise InputError(
-                f"{self.interactions.path}: found no user with {MIN_CLICKS} clicks, expected some for --split last; "
-                "use --split time"
+                f"{self.interactions.path}: found no user with {MIN_CLICKS} clicks, expected some for --split "
+                "last; use --split time"
             )
         return split_C
 
@@ -200,21 +199,20 @@ class _Log:
         if split_C.all() or not split_C.any():
             raise InputError(
                 f"{self.interactions.path}: found times from {_moment(time_C.min())} to {_moment(time_C.max())}, "
-                f"expected some before dev begins at {_moment(self.dev_from)} and some after; give another --dev-from, "
-                "or --split last"
+                f"expected some before dev begins at {_moment(self.dev_from)} and some after; give another "
+                "--dev-from, or --split last"
             )
         return split_C
 
     def _describe_split(self) -> str:
         if self.options.split == "time":
-            return (
-                f"split by time: dev begins at {_moment(self.dev_from)}, {self.split_C.mean():.1%} of interactions"
-            )
+            share = f"{self.split_C.mean():.1%} of the interactions"
+            return f"split by time: dev begins at {_moment(self.dev_from)}, {share}"
         num_users = len(self.clicks.users.distinct)
         num_short = num_users - int((self.split_C == 2).sum())
         return (
-            f"split last: each user's last click is test, the one before it dev; {num_short:,} of {num_users:,} users "
-            f"have fewer than {MIN_CLICKS} clicks and are in train only"
+            f"split last: each user's last click is test, the one before it dev; {num_short:,} of {num_users:,} "
+            f"users have fewer than {MIN_CLICKS} clicks and are in train only"
         )
 
 

@@ -1,7 +1,7 @@
-"""Times of a column in one of the usual spellings: ISO, with or without a zone, or seconds or milliseconds since 1970.
+"""Times of a column: ISO, with or without a zone, or seconds or milliseconds since 1970.
 
-A column has one format, told by its first value. Numbers of 12 digits and more are milliseconds: as seconds they
-would be after the year 5000. What is before 1990 or in the future is refused: it is a wrong unit or a wrong column.
+A column has one format, that of its first value. Numbers of 12 digits and more are milliseconds: as seconds they
+would be after the year 5000. What is before 1990 or in the future is refused: a wrong unit or a wrong column.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ class TimeColumn:
             expected = f"{FORMATS[self.format]} as in the rows before"
             self._refuse(formats == other, values, first_row, f"in another format ({FORMATS[other]})", expected)
         if unit := _MICROSECONDS.get(self.format):
-            return np.rint(values.cast(pa.float64()).to_numpy() * unit).astype(np.int64)
+            return np.asarray(np.rint(values.cast(pa.float64()).to_numpy() * unit), np.int64)
         type_ = pa.timestamp("ns", "UTC" if self.format == _ZONED else None)
         try:
             return np.asarray(values.cast(type_).cast(pa.int64()).to_numpy()) // 1000
@@ -75,8 +75,8 @@ class TimeColumn:
             row = int(bad.argmax())
             shown = quote(values[row]) if pt.is_string(values.type) else str(values[row])
             raise InputError(
-                f"{self.table.locate(first_row + row)}: found time {shown} {name}, expected {expected}; correct it, or "
-                "name another column with --columns time=COLUMN"
+                f"{self.table.locate(first_row + row)}: found time {shown} {name}, expected {expected}; correct "
+                "it, or name another column with --columns time=COLUMN"
             )
 
 
