@@ -6,7 +6,7 @@
 
 There are no impressions: an interaction is one click, with nothing skipped. There are no splits either: by `time`,
 the last interactions are dev; by `last`, each user's last click is test and the one before it dev. Interactions
-are held in memory, about 50 bytes each and every id once; items are streamed, only their ids are held.
+are sorted in memory, about 140 bytes each at the peak; items are streamed, only their ids are held.
 """
 
 from collections.abc import Iterator
