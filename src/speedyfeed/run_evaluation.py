@@ -110,7 +110,14 @@ def open_data(
             rules = finished.articles.rules
             store_path = Path(folder) / "store"
             store = prepare_split(
-                path, store_path, rules, split=split, format=format, prefer=prefer, report=report
+                path,
+                store_path,
+                rules,
+                split=split,
+                format=format,
+                prefer=prefer,
+                options=finished.articles.text.settings.reader_options,
+                report=report,
             )
             # The rules are the run's, so the tokens of the store are words where the run uses words.
             yield EvaluationData(store=store, split=store.splits[-1], uses_words=False)

@@ -47,6 +47,7 @@ def test_the_figures_are_the_means_of_the_metrics(impressions, news_VD):
         np.testing.assert_array_equal(report.values[name], expected.values[name])
         assert report.overall.metrics[name].mean == pytest.approx(np.nanmean(expected.values[name]))
     assert len(report.values["recall@50"]) == len(impressions.users)
+    assert "hit@10" not in report.values  # it is for clicks without impressions
 
 
 def test_groups_by_history_share_out_the_impressions(impressions, news_VD):
@@ -125,3 +126,22 @@ def test_planted_interests_are_found_and_noise_is_not(build_index):
 def test_the_same_seed_gives_the_same_report(impressions, news_VD):
     reports = [evaluate(impressions, news_VD, encoder(news_VD), rng(), resamples=50).to_json() for _ in range(2)]
     assert reports[0] == reports[1]
+
+
+def test_a_single_target_has_hit_and_ndcg_among_the_pool():
+    news_VD = np.concatenate([np.zeros((1, 1)), np.arange(20, 0, -1)[:, None]]).astype(np.float32)
+    shown = Impressions(  # articles 1, 2, ... are retrieved in this order by everyone; article 0 has no text
+        candidates=Ragged(values=np.array([1, 3, 0, *range(1, 21)]), offsets=np.arange(24)),
+        labels=np.ones(23, np.int8),
+        users=np.zeros(23, np.int64),
+        histories=Ragged(values=np.array([4]), offsets=np.array([0, 1])),
+    )
+    seen = np.arange(21) <= 3
+    report = evaluate(
+        shown, news_VD, encoder(news_VD), rng(), seen=seen, build_index=ExactIndex.build, resamples=10
+    )
+    assert report.values["hit@10"].tolist() == [1, 1, 0, *[1] * 10, *[0] * 10]
+    assert report.values["pool_ndcg@10"][:3].tolist() == [1, 0.5, 0]
+    assert report.values["pool_ndcg@10"][12] == pytest.approx(1 / np.log2(11))
+    assert report.overall.metrics["hit@10"].mean == pytest.approx(12 / 23)
+    assert report.groups["news_seen"].metrics["hit@10"].mean == 1

@@ -19,7 +19,8 @@ from speedyfeed.progress import progress_bars
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     logs: Annotated[Positional[Path], arg(metavar="LOGS")]
-    """Folder of raw logs with train/ and dev/ (and test/); docs/formats.md lists all formats."""
+    """Folder of raw logs with train/ and dev/ (and test/), or with items.csv and interactions.csv; docs/formats.md
+    lists all formats."""
     store: Annotated[Positional[Path], arg(metavar="STORE")]
     """Folder of the store to make; one that is up to date is left as it is."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
@@ -48,6 +49,7 @@ def summary(store: Store) -> dict[str, Any]:
         "dropped": {"repeated_news": counts.news.repeated, **{name: split.dropped for name, split in splits}},
         "news_without_words": counts.news.without_words,
         "vocabulary": counts.vocabulary_size,
+        "notes": list(counts.notes),
     }
 
 
@@ -56,6 +58,8 @@ def print_summary(store: Store) -> None:
     counts, settings = store.manifest.counts, store.manifest.settings
     news = counts.news
     print(f"logs in format {settings.format}, tokens of {settings.encoder}")
+    for note in counts.notes:
+        print(note)
     print(
         f"articles: {news.read:,} read, {news.kept:,} kept, {news.repeated:,} repeated, "
         f"{news.without_words:,} without a word; a vocabulary of {counts.vocabulary_size or 0:,} words"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 
@@ -39,11 +40,22 @@ class StoreSettings:
     """Maximum tokens of a segment, special tokens included."""
     body_segments: int
     """Maximum segments of a body."""
+    columns: str = ""
+    """Columns named by their meaning, as `user=visitor`; empty where the usual names were found."""
+    split: Literal["time", "last"] | None = None
+    """How a log of interactions was split; None for logs that come in splits."""
+    dev_from: str | None = None
+    """Time at which dev begins, where it was asked for."""
+
+    @property
+    def reader_options(self) -> ReaderOptions:
+        """Options of the log reader."""
+        return ReaderOptions(columns=self.columns, split=self.split or "time", dev_from=self.dev_from)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StoreSettings":
         """Settings as `dataclasses.asdict` and JSON saved them."""
-        names = [one.name for one in dataclasses.fields(cls)]
+        names = [one.name for one in dataclasses.fields(cls) if one.name in value]
         return cls(**{name: value[name] for name in names} | {"fields": tuple(value["fields"])})
 
 
@@ -114,6 +126,8 @@ class StoreCounts:
     splits: dict[str, SplitCounts]
     vocabulary_size: int | None
     """Words in the store's vocabulary; None where the store has none."""
+    notes: tuple[str, ...] = ()
+    """Statements of the log reader: how it split the log, and what it left out."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StoreCounts":
@@ -122,6 +136,7 @@ class StoreCounts:
             news=NewsCounts(**value["news"]),
             splits={name: SplitCounts(**counts) for name, counts in value["splits"].items()},
             vocabulary_size=value["vocabulary_size"],
+            notes=tuple(value.get("notes", ())),
         )
 
 

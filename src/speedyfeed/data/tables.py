@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.errors import InputError
 
 NEWS = pa.schema(
@@ -62,6 +63,8 @@ class Split:
     """All files that the two streams read; their contents are the fingerprint of the input."""
     news: Batches
     impressions: Batches
+    notes: Callable[[], tuple[str, ...]] = tuple
+    """Function that returns statements about the reading for the summary, each one line; reads what it needs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +73,8 @@ class Logs:
 
     format: str
     splits: tuple[Split, ...]
+    options: ReaderOptions | None = None
+    """Options it is read with; None where the format takes none."""
 
 
 def choose_split(where: Path, found: Sequence[str], wanted: str | None, *, prefer: Sequence[str] = TO_RANK) -> str:

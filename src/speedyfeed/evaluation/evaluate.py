@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
 from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
-from speedyfeed.evaluation.metrics import measure_ranking, measure_recall
+from speedyfeed.evaluation.metrics import measure_ranking, measure_recall, measure_targets
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.ragged import Ragged
@@ -24,6 +24,8 @@ from speedyfeed.retrieval.index import BuildIndex, Embeddings
 
 RECALL_AT = (50, 100, 200)
 """Numbers of retrieved articles at which recall is measured."""
+TARGET_AT = 10
+"""Number of retrieved articles at which hit and NDCG are measured, in logs of clicks without impressions."""
 FEW_CLICKS = 5
 """Longest history that counts as short, in clicks."""
 
@@ -36,7 +38,8 @@ class Summary:
     """Mean metrics over some impressions, and how many were skipped."""
 
     metrics: Mapping[str, Estimate]
-    """Estimates by name: auc, mrr, ndcg@5, ndcg@10, recall@50, recall@100, recall@200."""
+    """Estimates by name: auc, mrr, ndcg@5, ndcg@10, recall@50, recall@100, recall@200; also hit@10 and
+    pool_ndcg@10 where every impression is one click and nothing else."""
     num_impressions: int
     """Number of impressions with ranking metrics."""
     num_one_class: int
@@ -136,7 +139,8 @@ def summarise(
     resamples: int,
 ) -> Report:
     """Compute the report from scores and retrieved ranks."""
-    everything = _measure(scores, retrieved.found, impressions.labels)
+    are_targets = bool((scores.lengths == 1).all() and (impressions.labels == 1).all())
+    everything = _measure(scores, retrieved.found, impressions.labels, are_targets=are_targets)
     groups = {
         name: _summarise(measured, rng, resamples)
         for name, measured in _groups(impressions, scores, retrieved.found, everything, seen)
@@ -146,7 +150,7 @@ def summarise(
         groups=groups,
         retrieved=retrieved,
         num_candidates_without_text=int((impressions.candidates.values == PAD_NEWS).sum()),
-        values=everything.values,
+        values={**everything.values, **everything.targets},
     )
 
 
@@ -163,23 +167,29 @@ class _Measured:
     """Every metric of every impression, and which impressions were skipped."""
 
     values: Values
+    targets: Values
+    """Hit and NDCG of the retrieved articles; empty unless every impression is one click and nothing else."""
     is_one_class: NDArray[np.bool_]
     is_unlabelled: NDArray[np.bool_]
 
     def select(self, rows: NDArray[np.bool_]) -> "_Measured":
         return _Measured(
             values={name: values[rows] for name, values in self.values.items()},
+            targets={name: values[rows] for name, values in self.targets.items()},
             is_one_class=self.is_one_class[rows],
             is_unlabelled=self.is_unlabelled[rows],
         )
 
 
-def _measure(scores: Ragged, found: NDArray[np.int32], labels: NDArray[np.int8]) -> _Measured:
+def _measure(
+    scores: Ragged, found: NDArray[np.int32], labels: NDArray[np.int8], *, are_targets: bool
+) -> _Measured:
     ranking = measure_ranking(scores, labels)
     ranks = Ragged(values=found, offsets=scores.offsets)
     recall = {f"recall@{k}": measure_recall(ranks, labels, k) for k in RECALL_AT}
     return _Measured(
         values={**ranking.values, **recall},
+        targets=measure_targets(ranks, TARGET_AT) if are_targets else {},
         is_one_class=ranking.is_one_class,
         is_unlabelled=ranking.is_unlabelled,
     )
@@ -203,14 +213,19 @@ def _groups(
         mask = is_kind[impressions.candidates.values] & (impressions.candidates.values != PAD_NEWS)
         offsets = np.concatenate([[0], np.cumsum(mask)])
         selected = Ragged(values=scores.values[mask], offsets=offsets[scores.offsets])
-        measured = _measure(selected, found[mask], impressions.labels[mask])
+        are_targets = bool(everything.targets)
+        measured = _measure(selected, found[mask], impressions.labels[mask], are_targets=are_targets)
         yield name, measured.select(selected.lengths > 0)
 
 
 def _summarise(measured: _Measured, rng: np.random.Generator, resamples: int) -> Summary:
     skipped = measured.is_one_class | measured.is_unlabelled
+    metrics = {name: estimate(values, rng, resamples) for name, values in measured.values.items()}
+    if measured.targets:
+        own_rng = rng.spawn(1)[0]  # leaves the intervals of all other metrics as they are
+        metrics |= {name: estimate(values, own_rng, resamples) for name, values in measured.targets.items()}
     return Summary(
-        metrics={name: estimate(values, rng, resamples) for name, values in measured.values.items()},
+        metrics=metrics,
         num_impressions=int((~skipped).sum()),
         num_one_class=int(measured.is_one_class.sum()),
         num_unlabelled=int(measured.is_unlabelled.sum()),

@@ -79,6 +79,15 @@ def measure_recall(found: Ragged, labels: NDArray[np.integer], k: int) -> NDArra
     return recall
 
 
+def measure_targets(found: Ragged, k: int) -> dict[str, NDArray[np.float64]]:
+    """Hit and NDCG at k of impressions whose only candidate is the click; `found` is as in `measure_recall`."""
+    ranks = np.full(len(found), np.nan)
+    has_target = found.lengths == 1
+    ranks[has_target] = found.values
+    is_hit = np.where(has_target, (ranks >= 1) & (ranks <= k), np.nan)
+    return {f"hit@{k}": is_hit, f"pool_ndcg@{k}": is_hit / np.log2(np.maximum(ranks, 1) + 1)}
+
+
 def ranks_of(scores: Ragged) -> NDArray[np.int32]:
     """Rank of each candidate in its impression, 1 is best; ties by the order listed.
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow.parquet as pq
 from ibis import _
@@ -23,6 +24,7 @@ from speedyfeed.data.manifest import (
     sha256,
     write_manifest,
 )
+from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.store import WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import TO_RANK, Logs
@@ -41,8 +43,17 @@ class PrepareConfig(TextConfig):
     """Settings of a store: the format of its logs, and how texts become tokens."""
 
     format: str | None = None
-    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa or parquet; by default recognised from the
-    names of the files."""
+    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default recognised
+    from the names of the files."""
+    columns: str = ""
+    """Columns of a log of interactions that have no usual name, by their meaning:
+    user=visitor,item=doc,time=when,title=headline,body=text."""
+    split: Literal["time", "last"] = "time"
+    """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
+    test and the one before it dev."""
+    dev_from: str | None = None
+    """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
+    interactions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +72,13 @@ def prepare(
     report: Report = silent,
 ) -> Prepared:
     """Make the store of a log, or open it when it exists and is up to date."""
-    logs = open_logs(logs_path, config.format)
+    options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
+    logs = open_logs(logs_path, config.format, options)
+    if logs.options is None and options != ReaderOptions():
+        raise InputError(
+            f"{logs_path}: found logs of format {logs.format}, expected interactions for --columns, --split and "
+            "--dev-from; leave these out"
+        )
     if "train" not in (split.name for split in logs.splits):
         found = ", ".join(split.name for split in logs.splits)
         raise InputError(f"{logs_path}: found only {found}, expected a train split; add train/ to the logs")
@@ -77,13 +94,15 @@ def prepare_split(
     split: str | None = None,
     format: str | None = None,
     prefer: Sequence[str] = TO_RANK,
+    options: ReaderOptions | None = None,
     report: Report = silent,
 ) -> Store:
     """Make a store of one split to rank, with the text rules of a trained model; needs no train split.
 
-    The last split of the store is the one to rank: `split`, or the first preferred one in the logs.
+    The last split of the store is the one to rank: `split`, or the first preferred one in the logs. Options are
+    for logs of interactions.
     """
-    logs = open_split(logs_path, split, format, prefer=prefer)
+    logs = open_split(logs_path, split, format, prefer=prefer, options=options)
     return _prepare(logs, logs_path, store_path, rules, EngineConfig(), report, is_to_train=False).store
 
 
@@ -110,6 +129,9 @@ def _prepare(
         fields=tuple(config.fields),
         segment_tokens=config.segment_tokens,
         body_segments=config.body_segments,
+        columns=logs.options.columns if logs.options else "",
+        split=logs.options.split if logs.options else None,
+        dev_from=logs.options.dev_from if logs.options else None,
     )
     inputs = _fingerprint(logs, logs_path, report)
     if store_path.is_dir() and any(store_path.iterdir()):
@@ -189,9 +211,13 @@ def _build(
     news_counts = NewsCounts(
         read=num_rows, kept=len(titles), repeated=num_rows - len(titles), without_words=written.num_empty
     )
-    return _Built(
-        counts=StoreCounts(news=news_counts, splits=counts, vocabulary_size=vocabulary_size), written=written
+    store_counts = StoreCounts(
+        news=news_counts,
+        splits=counts,
+        vocabulary_size=vocabulary_size,
+        notes=tuple(note for split in logs.splits for note in split.notes()),
     )
+    return _Built(counts=store_counts, written=written)
 
 
 def _require_users(logs: Logs, count: SplitCounts) -> None:

@@ -9,6 +9,7 @@ SAMPLES = {
     "speedyrec": ["DocFeatures.tsv", "traindata/ProtoBuf_0.tsv"],
     "ebnerd": ["articles.parquet", "train/behaviors.parquet", "train/history.parquet"],
     "adressa": ["20170101", "20170102.json"],
+    "interactions": ["items.csv", "interactions.jsonl.gz"],
     "parquet": ["train/news.parquet", "train/impressions.parquet"],
 }
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from speedyfeed.data.readers import adressa, ebnerd, mind, msnews, parquet, speedyrec
+from speedyfeed.data.reader_options import ReaderOptions
+from speedyfeed.data.readers import adressa, ebnerd, interactions, mind, msnews, parquet, speedyrec
 from speedyfeed.data.readers.folders import find_splits
 from speedyfeed.data.tables import TO_RANK, Logs, Split, choose_split
 from speedyfeed.errors import InputError
@@ -37,31 +38,43 @@ READERS: dict[str, Reader] = {
     "ebnerd": ebnerd,
     "adressa": adressa,
     "parquet": parquet,
+    "interactions": interactions,
 }
 
 FORMATS = tuple(READERS)
 
 
-def open_logs(folder: Path, format: str | None = None) -> Logs:
-    """Open all splits of a folder of logs, in the order train, dev, test; None recognises the format."""
+def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | None = None) -> Logs:
+    """Open all splits of a folder of logs, in the order train, dev, test; None recognises the format.
+
+    Options are for logs of interactions; other formats have no use for them.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected a folder of logs; check the path")
     if format is None:
         format = _recognise(folder)
     elif format not in READERS:
         raise InputError(f"format {format!r}: found no such format, expected {_expected()}; choose one of them")
+    if format == "interactions":
+        options = options or ReaderOptions()
+        return Logs(format=format, splits=interactions.open_splits(folder, options), options=options)
     return Logs(format=format, splits=READERS[format].open_splits(folder))
 
 
 def open_split(
-    folder: Path, split: str | None = None, format: str | None = None, *, prefer: Sequence[str] = TO_RANK
+    folder: Path,
+    split: str | None = None,
+    format: str | None = None,
+    *,
+    prefer: Sequence[str] = TO_RANK,
+    options: ReaderOptions | None = None,
 ) -> Logs:
     """Open one split to rank, preceded by the train split if there is one, which may hold its histories.
 
     The split is `split`, or the first preferred one that exists. A folder that is itself a split may have any
     name.
     """
-    logs = open_logs(folder, format)
+    logs = open_logs(folder, format, options)
     if len(logs.splits) == 1 and not find_splits(folder):
         own = logs.splits[0].name
         name = split or (own if own in TO_RANK else prefer[0])

@@ -17,7 +17,7 @@ BATCH_ROWS = 8192
 
 def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Read the columns of `schema` in its types; only a column with a default may be absent or null."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         present = [field.name for field in schema if _is_present(path, field, file.schema_arrow, defaults)]
         if not file.metadata.num_rows:
             raise InputError(f"{path}: found no rows, expected at least one; export the table again")
@@ -28,7 +28,8 @@ def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> 
             start += len(batch)
 
 
-def _open(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file; any other file is an error."""
     try:
         return pq.ParquetFile(path)
     except pa.ArrowInvalid as error:

@@ -1,10 +1,11 @@
 """Text logs as Arrow strings: read in blocks of whole lines and split by vectorised kernels.
 
 Lines know their number in the file, so a check of a whole block can name the one line that fails it. A quote is
-text, blank lines at the end of the file are ignored, and CRLF ends a line like LF. Memory is a few blocks,
-whatever the size of the file.
+text, blank lines at the end of the file are ignored, and CRLF ends a line like LF. A file named `.gz` is
+unpacked on the way. Memory is a few blocks, whatever the size of the file.
 """
 
+import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ def quote(value: pa.Scalar) -> str:
 def _read_blocks(path: Path) -> Iterator[bytes]:
     """Blocks of whole lines without the final LF; blank lines are held back until a text line follows."""
     rest = b""
-    with path.open("rb") as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         if file.read(len(_MARK)) != _MARK:
             file.seek(0)
         while data := file.read(max(BLOCK_BYTES, len(rest))):

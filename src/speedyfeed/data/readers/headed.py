@@ -1,0 +1,237 @@
+"""Tables whose columns have names, read as strings: CSV, TSV and JSON lines, also gzipped, and Parquet.
+
+    items.csv   HeadedTable.names -> item_id, title      HeadedTable.read(("title",)) -> batches of one column
+
+Ids and texts come as strings with "" for null; only times of Parquet keep their type. A row is found again by its
+number: `locate` names the line of the file, which a CSV with newlines in its fields has to be read again for.
+"""
+
+import csv
+import gzip
+import itertools
+import json
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.types as pt
+
+from speedyfeed.data.readers.columns import BATCH_ROWS, open_parquet
+from speedyfeed.data.readers.text import Lines, read_lines
+from speedyfeed.errors import InputError
+
+KINDS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+"""Endings of the files that can be read."""
+BLOCK_BYTES = 1 << 24
+"""Bytes of a CSV read at once, and the longest row."""
+
+
+@dataclass(frozen=True)
+class HeadedTable:
+    """A file with named columns, not yet read."""
+
+    path: Path
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns; those of JSON lines are the keys of the first thousands of lines."""
+        names = self._find_names()
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"{self.path}: found column {name} twice, expected it once; rename one of them")
+        return names
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read some columns in the order asked for; at least one row must exist."""
+        num_rows = 0
+        try:
+            for batch in self._read(list(columns)):
+                yield batch
+                num_rows += len(batch)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._broken_gzip(error) from None
+        except OSError as error:
+            if error.filename is not None or self.path.suffix != ".gz":
+                raise
+            raise self._broken_gzip(error) from None
+        if not num_rows:
+            raise InputError(f"{self.path}: found no rows, expected at least one; export the table again")
+
+    def locate(self, row: int) -> str:
+        """File and line of a row, counted from 0, for a message; in Parquet rows are counted instead of lines."""
+        if self._kind == ".parquet":
+            return f"{self.path}: row {row + 1}"
+        return f"{self.path}:{row + 1 if self._kind == '.jsonl' else self._find_line(row)}"
+
+    def check(self, ok: pa.BooleanArray, first_row: int, found: str, expected: str, remedy: str) -> None:
+        """Raise an error for the first row that is not `ok`, if any; `first_row` is the number of its first."""
+        row = pc.index(ok, False).as_py()
+        if row >= 0:
+            raise InputError(f"{self.locate(first_row + row)}: found {found}, expected {expected}; {remedy}")
+
+    @property
+    def _kind(self) -> str:
+        return Path(self.path.name.removesuffix(".gz")).suffix
+
+    @property
+    def _separator(self) -> str:
+        return "\t" if self._kind == ".tsv" else ","
+
+    def _find_names(self) -> tuple[str, ...]:
+        if self._kind == ".parquet":
+            with open_parquet(self.path) as file:
+                return tuple(file.schema_arrow.names)
+        try:
+            if self._kind == ".jsonl":
+                rows = _parse_json(next(read_lines(self.path)))
+                return tuple(dict.fromkeys(name for row in rows for name in row))
+            with self._open_text() as file:
+                return tuple(next(filter(None, csv.reader(file, delimiter=self._separator)), ()))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise self._broken_gzip(error) from None
+
+    def _read(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        if self._kind == ".parquet":
+            yield from self._read_parquet(columns)
+        elif self._kind == ".jsonl":
+            for lines in read_lines(self.path):
+                rows = _parse_json(lines)
+                yield pa.record_batch([_json_column(lines, rows, name) for name in columns], columns)
+        else:
+            yield from self._read_csv(columns)
+
+    def _read_parquet(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        with open_parquet(self.path) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                yield pa.record_batch([_as_text(self.path, name, batch[name]) for name in columns], columns)
+
+    def _read_csv(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        invalid: list[pcsv.InvalidRow] = []
+
+        def refuse(row: pcsv.InvalidRow) -> str:
+            invalid.append(row)
+            return "error"
+
+        parsing = pcsv.ParseOptions(delimiter=self._separator, newlines_in_values=True, invalid_row_handler=refuse)
+        converting = pcsv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
+        )
+        # One thread: only then rows are numbered in errors.
+        reading = pcsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+        compression = "gzip" if self.path.suffix == ".gz" else None
+        num_rows = 0
+        with pa.input_stream(str(self.path), compression=compression) as stream:
+            try:
+                for batch in pcsv.open_csv(stream, reading, parsing, converting):
+                    yield batch
+                    num_rows += len(batch)
+            except pa.ArrowInvalid as error:
+                self._explain(error, invalid)
+        self._check_quotes(num_rows)
+
+    def _explain(self, error: pa.ArrowInvalid, invalid: list[pcsv.InvalidRow]) -> NoReturn:
+        """Turn an error of the CSV parser into one that names the line."""
+        number = re.search(r"Row #(\d+)", str(error))
+        where = self.locate(int(number[1]) - 2) if number else str(self.path)  # Arrow counts the header as row 1
+        if invalid:
+            row = invalid[-1]
+            names = ", ".join(self.names)
+            raise InputError(
+                f"{where}: found {row.actual_columns} fields, expected {row.expected_columns} ({names}); "
+                'add what is missing, or put "..." around a field that holds a separator or a newline'
+            ) from None
+        if "UTF8" in str(error):
+            raise InputError(
+                f"{where}: found bytes that are no UTF-8, expected UTF-8; save the file as UTF-8"
+            ) from None
+        found = " ".join(str(error).split())[:120]
+        raise InputError(f"{where}: found {found!r}, expected a table with a header; check its quotes") from None
+
+    def _find_line(self, row: int) -> int:
+        """Line on which a row of a CSV begins; fields may hold newlines, and blank lines are no rows."""
+        return next(itertools.islice(self._lines_of_rows(), row + 1, None), row + 2)
+
+    def _check_quotes(self, num_rows: int) -> None:
+        """Refuse a quote that is not closed, which Arrow reads as a field of many lines."""
+        opens = gzip.open if self.path.suffix == ".gz" else open
+        with opens(self.path, "rb") as file:
+            num_lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        if num_lines > num_rows + 1:  # only then a field may hold a newline
+            deque(self._lines_of_rows(), maxlen=0)
+
+    def _lines_of_rows(self) -> Iterator[int]:
+        """Line on which each row of a CSV begins, the header first; quotes are checked on the way."""
+        limit = csv.field_size_limit(BLOCK_BYTES)
+        before = 0
+        try:
+            with self._open_text() as file:
+                rows = csv.reader(file, delimiter=self._separator, strict=True)
+                for fields in rows:
+                    if fields:
+                        yield before + 1
+                    before = rows.line_num
+        except csv.Error as error:
+            raise InputError(
+                f"{self.path}:{before + 1}: found a quote that is not closed, or text behind it ({error}), "
+                'expected "..." around a field and "" for a quote in it; correct the quotes'
+            ) from None
+        finally:
+            csv.field_size_limit(limit)
+
+    def _open_text(self) -> TextIO:
+        opens = gzip.open if self.path.suffix == ".gz" else open
+        return cast(TextIO, opens(self.path, "rt", encoding="utf-8-sig", errors="replace", newline=""))
+
+    def _broken_gzip(self, error: Exception) -> InputError:
+        return InputError(
+            f"{self.path}: found {str(error)!r}, expected a whole gzip file; fetch or export it again"
+        )
+
+
+def _parse_json(lines: Lines) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for place, text in enumerate(lines.text.to_pylist()):
+        try:
+            row = json.loads(text)
+            found = f"a JSON {type(row).__name__}"
+        except ValueError as error:
+            row, found = None, f"no JSON ({error})"
+        if not isinstance(row, dict):
+            line = lines.numbers[place]
+            raise InputError(
+                f"{lines.path}:{line}: found {found}, expected one JSON object; correct or remove the line"
+            )
+        rows.append(row)
+    return rows
+
+
+def _json_column(lines: Lines, rows: list[dict[str, Any]], name: str) -> pa.StringArray:
+    values = [row.get(name) for row in rows]
+    scalar = pa.array([not isinstance(value, dict | list) for value in values])
+    lines.check(scalar, lambda _: f"a list or an object as {name}", "a string or a number", "flatten the column")
+    return pa.array(["" if value is None else str(value) for value in values], pa.string())
+
+
+def _as_text(path: Path, name: str, column: pa.Array) -> pa.Array:
+    """A column of Parquet as strings, whole floats as `12.0`; times stay times."""
+    if pt.is_timestamp(column.type) or pt.is_date(column.type):
+        return column
+    if pt.is_floating(column.type):
+        text = column.cast(pa.string())
+        is_whole = pc.equal(pc.round(column), column)
+        text = pc.if_else(is_whole, pc.binary_join_element_wise(text, pa.scalar(".0"), ""), text)
+        return pc.if_else(pc.is_null(column, nan_is_null=True), "", text)
+    try:
+        return column.cast(pa.string()).fill_null("")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InputError(
+            f"{path}: found column {name} of type {column.type}, expected strings or numbers; cast the column"
+        ) from None

@@ -1,0 +1,81 @@
+"""A log of interactions as a store: its counts, its notes, and its identity."""
+
+import pytest
+
+from speedyfeed.cli.prepare import print_summary, summary
+from speedyfeed.data.store import open_store
+from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
+from speedyfeed.preparation.text import TextConfig, TextRules
+
+ITEMS = "page,title\nN1,Cats sleep\nN2,Dogs run\nN3,Birds sing\n"
+CLICKS = ["U7,N1", "U7,N2", "U8,N1", "U7,N9", "U7,N3", "U8,N3", "U8,N2", "U9,N2", "U9,N2"]
+COLUMNS = {"columns": "item=page"}
+
+
+@pytest.fixture
+def logs(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    rows = [f"{click},{1769900000 + 60 * min(minute, 7)}" for minute, click in enumerate(CLICKS)]
+    (folder / "items.csv").write_text(ITEMS)
+    (folder / "interactions.csv").write_text("\n".join(["user_id,item_id,ts", *rows]) + "\n")
+    return folder
+
+
+def make(logs, path, **settings):
+    return prepare(logs, path, PrepareConfig(refine="none", fields=("title",), **settings)).store
+
+
+def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
+    store = make(logs, tmp_path / "store", split="last", **COLUMNS)
+    assert store.splits == ("train", "dev", "test")
+    assert store.load_users()["user_id"].to_pylist() == ["U7", "U8", "U9"]
+    assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 2], [1], [2]]
+    assert not store.train.has_negatives
+    dev, test = store.impressions("dev"), store.impressions("test")
+    assert [shown.tolist() for shown in dev.candidates] == [[0], [3]]  # N9 has no text
+    assert [dev.histories[user].tolist() for user in dev.users] == [[1, 2], [1]]
+    assert [shown.tolist() for shown in test.candidates] == [[3], [2]]
+    assert [test.histories[user].tolist() for user in test.users] == [[1, 2], [1, 3]]
+    assert store.manifest.counts.news.read == store.num_news == 3
+    assert store.manifest.counts.splits["test"].dropped["history_clicks_without_text"] == 1
+    store.verify()
+
+    print_summary(open_store(store.path))
+    printed = capsys.readouterr().out
+    assert "split last: each user's last click is test, the one before it dev; 1 of 3 users have fewer" in printed
+    assert "interactions.csv: 1 row with user, item and time of an earlier row, left out" in printed
+    assert len(summary(store)["notes"]) == 2
+
+
+def test_a_split_by_time_has_no_test(logs, tmp_path):
+    store = make(logs, tmp_path / "store", dev_from="2026-01-31T22:57:20", **COLUMNS)
+    assert store.splits == ("train", "dev")
+    dev = store.impressions("dev")
+    assert [shown.tolist() for shown in dev.candidates] == [[3], [3], [2], [2]]
+    assert [dev.histories[user].tolist() for user in dev.users] == [[1, 2], [1], [1, 3], []]
+
+
+def test_columns_and_split_are_part_of_the_identity(logs, tmp_path):
+    make(logs, tmp_path / "store", split="last", **COLUMNS)
+    make(logs, tmp_path / "store", split="last", **COLUMNS)
+    with pytest.raises(InputError, match="was prepared with split 'last', asked for 'time'"):
+        make(logs, tmp_path / "store", **COLUMNS)
+    with pytest.raises(InputError, match=r"with columns .item=page., asked for .item=page,title=title."):
+        make(logs, tmp_path / "store", split="last", columns="item=page,title=title")
+
+
+def test_other_formats_take_no_options(mind_logs, tmp_path):
+    with pytest.raises(InputError, match="format mind, expected interactions for --columns"):
+        prepare(mind_logs, tmp_path / "store", PrepareConfig(split="last"))
+    settings = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store.manifest.settings
+    assert (settings.columns, settings.split, settings.dev_from) == ("", None, None)
+
+
+def test_a_run_evaluates_such_logs_with_its_own_options(logs, tmp_path):
+    settings = make(logs, tmp_path / "store", split="last", **COLUMNS).manifest.settings
+    rules = TextRules(config=TextConfig(refine="none", fields=("title",)))
+    store = prepare_split(logs, tmp_path / "ranked", rules, split="test", options=settings.reader_options)
+    assert store.splits == ("train", "test")
+    assert [shown.tolist() for shown in store.impressions("test").candidates] == [[3], [2]]
