@@ -31,9 +31,7 @@ def learn_epoch(
         is_fresh = (cache.stamps_V[ids] >= 0) & (cache.stamps_V[ids] >= step - gamma) & (gamma > 0)
         plan = {"history_BL": history, "negatives_BLN": negatives, "cached_R": ids[is_fresh]}
         if is_central:
-            merged = encode_merged(
-                encoder, news, cache, encode_E=ids[~is_fresh], collects_gradients=True, **plan
-            )
+            merged = encode_merged(encoder, news, cache, encode_E=ids[~is_fresh], collects_gradients=True, **plan)
         else:
             merged = encode_in_place(encoder, news, cache, collects_gradients=True, **plan)
         clicks, passed = (dispatch(merged.news_MD, at) for at in (merged.history_BL, merged.negatives_BLN))
@@ -83,6 +81,7 @@ def some_debts() -> OwedGradients:
 def test_the_oldest_debt_comes_first_and_the_weight_of_the_update_divides() -> None:
     owed = some_debts()
     assert owed.owing().tolist() == [2, 7, 5]
+    assert owed.owing(before=4).tolist() == [2, 7]
     assert owed.export()["rows"].tolist() == [[2, 2], [2.5, 2.5], [3.5, 3.5]]
     assert (owed.num_collected, owed.num_delivered) == (4, 0)
 
@@ -93,7 +92,8 @@ def test_what_was_delivered_is_forgotten_with_the_update_and_what_the_update_rea
     owed.deliver(torch.tensor([1, 2, 5]), encoded).backward()
     assert encoded.grad is not None
     assert encoded.grad.tolist() == [[0, 0], [2, 2], [2.5, 2.5]]
-    assert owed.owing().tolist() == [2, 7, 5]
+    assert owed.owing().tolist() == [7]
+    assert owed.export()["ids"].tolist() == [2, 5, 7]
     owed.collect(6, torch.tensor([2, 3]), torch.tensor([3]), torch.ones(1, 2))  # 2 is read on another rank
     owed.settle(1.0)
     assert owed.owing().tolist() == [7, 2, 3]

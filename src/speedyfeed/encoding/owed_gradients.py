@@ -8,8 +8,8 @@ Gradients are those of the text alone: `project` learns from cached rows at once
 the summed weight of its batches, which is known with the last of them. So gradients are collected as they come and
 divided when the update is made, and debts are delivered in the last batch of an update, multiplied by that weight.
 
-How often each article was read is known to all ranks from the batches, so they agree on who owes. The gradients are
-of a rank's own users: each rank adds its own to what it differentiates, and the sum over ranks is what is owed.
+How often each article was read is known to all ranks from the batches, so they agree on who owes. The gradients
+are of a rank's own users: each rank adds its own to what it differentiates, and the sum over ranks is owed.
 Rows are in host memory, for articles that owe something alone.
 Shapes: V all articles, R rows read, E rows encoded, O articles that owe, S slots, H width of an encoded text.
 """
@@ -34,8 +34,8 @@ class OwedGradients:
     """Gradients of cached rows by article, and how many reads of the cache each stands for."""
 
     def __init__(self, *, num_news: int, width: int) -> None:
-        self._reads_V = torch.zeros(num_news + 1, dtype=torch.int32)
-        self._since_V = torch.zeros(num_news + 1, dtype=torch.int32)  # step of the oldest read, where there are any
+        self._reads_V = torch.zeros(num_news + 1, dtype=torch.int32)  # number of reads that are not delivered
+        self._since_V = torch.zeros(num_news + 1, dtype=torch.int32)  # step of the oldest of them
         self._rows = _SparseRows(num_news=num_news, width=width)
         self._waiting: list[_Collected] = []
         self._delivering: list[Tensor] = []
@@ -49,9 +49,17 @@ class OwedGradients:
         """Fraction of the reads so far whose gradient has reached the encoder; 1 before the first read."""
         return self.num_delivered / self.num_collected if self.num_collected else 1.0
 
-    def owing(self) -> Tensor:
-        """Articles that owe something, owing_O: oldest debt first, then by id."""
-        owing_O = self._reads_V.nonzero().squeeze(1)
+    def owing(self, before: int | None = None) -> Tensor:
+        """Articles that owe since before a step, or at all, owing_O: oldest debt first, then by id.
+
+        Those that this update delivers are left out.
+        """
+        owes_V = self._reads_V > 0
+        for ids_O in self._delivering:
+            owes_V[ids_O] = False
+        if before is not None:
+            owes_V &= self._since_V < before
+        owing_O = owes_V.nonzero().squeeze(1)
         return owing_O[self._since_V[owing_O].argsort(stable=True)]
 
     def collect(self, step: int, batch_R: Tensor, own_R: Tensor, gradients_RH: Tensor) -> None:

@@ -8,6 +8,7 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -41,6 +42,8 @@ from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
 """Number of sampled articles that the projection of a new run is fitted to."""
+OVERDUE_SHARE = 1 / 16
+"""Fraction of the token budget that a step adds to deliver debts of cached articles that are not read any more."""
 NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
@@ -86,6 +89,7 @@ class Trainer:
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
+        self._lengths_V = self.news.lengths_M
         self.workflow = Workflow(
             self.model,
             self.loss,
@@ -121,6 +125,8 @@ class Trainer:
             objective = objective + delivered * self._waiting_weight  # the update divides by it
         self.scaler.scale(objective).backward()
         self._collect(batch, learned.merged)
+        if is_last and self._waiting_weight:
+            self._deliver_overdue(batch.step)
         if is_last:
             self.flush(lr_factor)
         return value
@@ -135,7 +141,9 @@ class Trainer:
         """Collect the gradients of the cached rows of a batch, after its backward pass."""
         if self.owed is None:
             return
-        gradients_RH = torch.zeros_like(merged.cached_RH) if merged.cached_RH.grad is None else merged.cached_RH.grad
+        gradients_RH = merged.cached_RH.grad
+        if gradients_RH is None:  # nothing was read on this rank
+            gradients_RH = torch.zeros_like(merged.cached_RH)
         self.owed.collect(
             batch.step,
             torch.from_numpy(batch.cached_R).long(),
@@ -156,26 +164,40 @@ class Trainer:
         self.flush(lr_factor)
         if self.owed is None:
             return
-        for number, ids_E in enumerate(self._within_budget(self.owed.owing())):
+        for number, ids_E in enumerate(self._within_budget(self.owed.owing(), self.config.batch.token_budget)):
             self._start_step(step + number)
-            with self.precision.autocast():
-                encoded_EH = self.workflow.encode_text(ids_E)
-            delivered = self.owed.deliver(ids_E, encoded_EH)
-            if not delivered.requires_grad:  # no article among them has a text
-                self.owed.settle(1.0)
-                continue
-            self.scaler.scale(delivered).backward()
             self._waiting_weight = 1.0
-            self._update(lr_factor)
+            if self._deliver(self.owed, ids_E):
+                self._update(lr_factor)
+            else:
+                self.owed.settle(1.0)
+        self._waiting_weight = 0.0
 
-    def _within_budget(self, ids: Tensor) -> Iterator[Tensor]:
-        """Split articles, in their order, into parts of about as many tokens as one step encodes."""
+    def _deliver_overdue(self, step: int) -> None:
+        """Deliver debts older than gamma steps, whose rows have expired, with a small part of the token budget."""
+        if self.owed is not None:
+            overdue = self.owed.owing(before=step - self.config.cache.gamma)
+            budget = max(1, int(OVERDUE_SHARE * self.config.batch.token_budget))
+            for ids_E in islice(self._within_budget(overdue, budget), 1):
+                self._deliver(self.owed, ids_E)
+
+    def _deliver(self, owed: OwedGradients, ids_E: Tensor) -> bool:
+        """Encode articles for what they owe alone; return whether any of them has a text to learn from."""
+        with self.precision.autocast():
+            encoded_EH = self.workflow.encode_text(ids_E)
+        delivered = owed.deliver(ids_E, encoded_EH) * self._waiting_weight
+        if delivered.requires_grad:
+            self.scaler.scale(delivered).backward()
+        return delivered.requires_grad
+
+    def _within_budget(self, ids: Tensor, budget: int) -> Iterator[Tensor]:
+        """Split articles, in their order, into parts of about `budget` tokens."""
         if not len(ids):
             return
-        lengths = self.news.lengths_M[ids]
+        lengths = self._lengths_V[ids]
         if self.config.batch.mode == "padded":
             lengths = lengths.max().expand(len(ids))
-        part = lengths.cumsum(0) // self.config.batch.token_budget
+        part = lengths.cumsum(0) // budget
         yield from ids.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
 
     def initialize(self, report: Report = silent) -> float:
