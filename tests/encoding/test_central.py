@@ -179,8 +179,8 @@ def test_cached_rows_carry_no_gradient_to_the_text_but_teach_the_last_layer() ->
 def test_what_was_encoded_can_be_written_and_read_back() -> None:
     encoder, cache = WordSum(), some_cache()
     merged = encode(encoder, [[1, 2]], [[[3], [4]]], read={2, 3})
-    assert not merged.encoded_EH.requires_grad
     cache.write(merged.encoded_E, merged.encoded_EH, step=5)
+    assert not cache.rows_VH.requires_grad
     assert cache.stamps_V.tolist() == [-1, 5, 0, 0, 5, 0, 0, 0, 0, 0]
     torch.testing.assert_close(encoder.project(cache.read(torch.tensor([1, 4]))), merged.news_MD[[1, 4]])
 

@@ -48,7 +48,11 @@ class MergedNews:
     encoded_E: Tensor
     """Ids of the articles that were encoded."""
     encoded_EH: Tensor
-    """Their encoded texts without gradient, to be written to the cache."""
+    """Their encoded texts, to be written to the cache."""
+    cached_R: Tensor
+    """Ids of the articles that were read from the cache."""
+    cached_RH: Tensor
+    """Their rows, a leaf that has a gradient after the backward pass where cache gradients are collected."""
 
 
 def gather(*groups: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -80,9 +84,11 @@ def encode_merged(
     negatives_BLN: Ids,
     encode_E: Ids,
     cached_R: Ids,
+    collects_gradients: bool = False,
 ) -> MergedNews:
     """Encode `encode_E` with gradient and read `cached_R` without; together they must cover the batch.
 
+    With `collects_gradients` the rows that are read become a leaf with a gradient of its own.
     Row n of `news` is article n. `encode_E` and `cached_R` may hold articles of other batches as well. Without a
     cache plan, `encode_E` is what `gather` finds, less the padding.
     """
@@ -96,17 +102,27 @@ def encode_merged(
     news_MH = encoded_EH.new_zeros(len(merged_M), encoded_EH.size(1)).index_copy(
         0, position_E.to(device), encoded_EH
     )
+    cached_RH = read_leaf(cache, read, encoded_EH, collects_gradients=collects_gradients)
     if len(read):
-        assert cache is not None, "the plan reads from a cache, but there is none"
-        news_MH = news_MH.index_copy(0, position_R.to(device), cache.read(read).to(device))
+        news_MH = news_MH.index_copy(0, position_R.to(device), cached_RH)
     return MergedNews(
         ids_M=merged_M,
         news_MD=project_rows(encoder, news_MH, news, merged_M),
         history_BL=history.to(device),
         negatives_BLN=negatives.to(device),
         encoded_E=encode,
-        encoded_EH=encoded_EH.detach(),
+        encoded_EH=encoded_EH,
+        cached_R=read,
+        cached_RH=cached_RH,
     )
+
+
+def read_leaf(cache: NewsCache | None, ids_R: Tensor, like_EH: Tensor, *, collects_gradients: bool) -> Tensor:
+    """Rows of the cache, cached_RH, on the device of `like_EH`; a leaf that requires gradients if asked for."""
+    if not len(ids_R):
+        return like_EH.detach()[:0]
+    assert cache is not None, "the plan reads from a cache, but there is none"
+    return cache.read(ids_R).to(like_EH.device).requires_grad_(collects_gradients)
 
 
 def project_rows(encoder: NewsEncoder, news_MH: Tensor, news: PackedNews, ids_M: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, project_rows
+from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, project_rows, read_leaf
 from speedyfeed.models.packed import PackedNews
 
 
@@ -27,6 +27,7 @@ def encode_in_place(
     negatives_BLN: Ids,
     cached_R: Ids,
     user_ids_B: Tensor | None = None,
+    collects_gradients: bool = False,
 ) -> MergedNews:
     """Encode every position of the batch; `MergedNews` has a row for each, after one of zeros for padding.
 
@@ -44,9 +45,9 @@ def encode_in_place(
     device = encoded_EH.device
     news_MH = encoded_EH.new_zeros(1 + len(ids_P), encoded_EH.size(1))
     news_MH = news_MH.index_copy(0, 1 + encode.to(device), encoded_EH)
+    cached_RH = read_leaf(cache, ids_P[read], encoded_EH, collects_gradients=collects_gradients)
     if len(read):
-        assert cache is not None, "the plan reads from a cache, but there is none"
-        news_MH = news_MH.index_copy(0, 1 + read.to(device), cache.read(ids_P[read]).to(device))
+        news_MH = news_MH.index_copy(0, 1 + read.to(device), cached_RH)
 
     position_P = torch.where(ids_P == PAD_NEWS, 0, torch.arange(1, len(ids_P) + 1))
     history, negatives = (
@@ -62,5 +63,7 @@ def encode_in_place(
         history_BL=history,
         negatives_BLN=negatives,
         encoded_E=torch.from_numpy(fresh_E[is_news_E]),
-        encoded_EH=encoded_EH.detach()[torch.from_numpy(first_E[is_news_E]).to(device)],
+        encoded_EH=encoded_EH[torch.from_numpy(first_E[is_news_E]).to(device)],
+        cached_R=ids_P[read],
+        cached_RH=cached_RH,
     )

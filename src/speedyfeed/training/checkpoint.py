@@ -2,13 +2,14 @@
 
     step-00001200/
       model/                 what `Recommender.from_pretrained` loads
-      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows
+      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows, owed gradients
       state.json             progress of the run
 
 A checkpoint is written to a temporary folder and renamed when complete; no pickle anywhere.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Checkpointer:
             optimizer=trainer.optimizer,
             scaler=trainer.scaler,
             cache=trainer.cache if trainer.group.is_writer else None,
+            load_owed=trainer.load_owed,
         )
         trainer.group.barrier()  # until every host has the rows
         return restored
@@ -57,10 +59,11 @@ class Checkpointer:
         """Check that the caches of all hosts agree, write a checkpoint, and remove the oldest ones."""
         step = schedule.progress.step
         metrics.write(step, self._trainer.check_cache(step))
-        self._trainer.group.on_rank_0(lambda: self._save(schedule.progress, loader))
+        owed = self._trainer.export_owed()
+        self._trainer.group.on_rank_0(lambda: self._save(schedule.progress, loader, owed))
         schedule.checkpoint_saved()
 
-    def _save(self, progress: Progress, loader: LoaderState) -> None:
+    def _save(self, progress: Progress, loader: LoaderState, owed: dict[str, Tensor]) -> None:
         trainer = self._trainer
         trainer.run.require_store(trainer.store)
         save_checkpoint(
@@ -73,6 +76,7 @@ class Checkpointer:
             loader=loader,
             cache=trainer.cache,
             oldest_row=progress.step - trainer.config.cache.gamma,
+            owed=owed,
         )
         prune(self._folder, trainer.config.train.max_checkpoints)
 
@@ -88,6 +92,7 @@ def save_checkpoint(
     loader: LoaderState,
     cache: NewsCache | None,
     oldest_row: int,
+    owed: dict[str, Tensor],
 ) -> Path:
     """Write a checkpoint below `folder`, without cache rows older than step `oldest_row`."""
     path = checkpoint_path(folder, progress.step)
@@ -98,6 +103,7 @@ def save_checkpoint(
     tensors |= _optimizer_tensors(optimizer)
     if cache is not None:
         tensors |= {f"cache.{name}": value for name, value in cache.export(oldest_row).items()}
+    tensors |= {f"owed.{name}": value for name, value in owed.items()}
     with new_folder(path) as partial:
         model.save_pretrained(partial / "model")
         save_file({name: value.contiguous() for name, value in tensors.items()}, partial / TRAINING)
@@ -113,6 +119,7 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     cache: NewsCache | None,
+    load_owed: Callable[[dict[str, Tensor]], None],
 ) -> tuple[Progress, LoaderState]:
     """Load a checkpoint into the given parts; return the progress and the state of the loader."""
     try:
@@ -130,6 +137,7 @@ def load_checkpoint(
         scaler.load_state_dict(state["scaler"])
     if cache is not None:
         cache.load(_part(tensors, "cache"))
+    load_owed(_part(tensors, "owed"))
     arrays = {name: value.numpy() for name, value in _part(tensors, "loader").items()}
     return progress, LoaderState.from_arrays(arrays)
 

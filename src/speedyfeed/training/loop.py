@@ -103,9 +103,10 @@ def _learn(
         schedule.advance(batch, seconds=seconds)
         recorder.add(batch, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction)
         is_stopped = trainer.group.any(stop.is_asked)
-        recorder.write(schedule, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
+        values = {"lr_factor": factor} | trainer.owed_metrics()
+        recorder.write(schedule, values, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
-            trainer.flush(factor)
+            _finish(trainer, schedule, recorder, factor)
         if schedule.validation_is_due:
             validator.run(schedule)
         if schedule.checkpoint_is_due or (is_stopped and schedule.is_between_updates):
@@ -114,8 +115,14 @@ def _learn(
                 return
     if not schedule.is_done:  # the loader has no more batches
         schedule.finish()
-        trainer.flush(factor)
+        _finish(trainer, schedule, recorder, factor)
         checkpointer.save(schedule, loader.state(), recorder.metrics)
+
+
+def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:
+    """Apply and deliver what the last step leaves behind."""
+    trainer.finish(schedule.progress.step, lr_factor)
+    recorder.metrics.write(schedule.progress.step, trainer.owed_metrics())
 
 
 class _Clock:
@@ -160,12 +167,11 @@ class _Recorder:
         self._meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
         self._report("train", min(1000, int(1000 * fraction)), 1000, self._meter.note())
 
-    def write(self, schedule: Schedule, *, lr_factor: float, is_last: bool) -> None:
-        """Write a line of metrics if one is due."""
+    def write(self, schedule: Schedule, others: dict[str, float], *, is_last: bool) -> None:
+        """Write a line of metrics, with these others, if one is due."""
         if self._meter.is_due(last=is_last):
             progress = schedule.progress
-            values = {"epochs": progress.epochs, "lr_factor": lr_factor}
-            self.metrics.write(progress.step, self._meter.take() | values)
+            self.metrics.write(progress.step, self._meter.take() | {"epochs": progress.epochs} | others)
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:

@@ -7,6 +7,8 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 """
 
 import math
+from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -15,8 +17,10 @@ from torch import Tensor
 from speedyfeed.batching.batches import Batch
 from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
+from speedyfeed.encoding.central import MergedNews
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
+from speedyfeed.encoding.owed_gradients import OwedGradients
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import InitConfig
 from speedyfeed.models.id_maps import UNKNOWN
@@ -38,6 +42,8 @@ from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
 """Number of sampled articles that the projection of a new run is fitted to."""
+OVERDUE_SHARE = 1 / 16
+"""Fraction of the token budget that a step adds to deliver debts of cached articles that are not read any more."""
 NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
@@ -75,9 +81,15 @@ class Trainer:
             if config.cache.gamma
             else None
         )
+        self.owed = (
+            OwedGradients(num_news=store.num_news, width=self.model.news.width)
+            if config.cache.gamma and config.cache.gradients
+            else None
+        )
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
+        self._lengths_V = self.news.lengths_M
         self.workflow = Workflow(
             self.model,
             self.loss,
@@ -86,16 +98,14 @@ class Trainer:
             log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news))),
             config.batch,
             group,
+            collects_gradients=self.owed is not None,
         )
         self.validation = ValidationSample.of(store, config.train, self.model.id_maps)
         seed_everything(config.train.seed)  # a run starts from the same random state, whatever building it drew
 
     def step(self, batch: Batch, lr_factor: float) -> float:
         """Learn from a batch and return its loss."""
-        self.model.train()
-        # Dropout is seeded by step and rank, so checkpoints need no random state.
-        (bits,) = random_bits(self.config.train.seed, Stream.DROPOUT, batch.step, np.array([self.group.rank]))
-        torch.manual_seed(int(bits))
+        self._start_step(batch.step)
         with self.precision.autocast():
             learned = self.workflow(batch)
         if self.cache is not None and self.group.is_writer:
@@ -107,16 +117,88 @@ class Trainer:
         accumulate = self.config.train.accumulate
         # Accumulated batches count by the weight of their clicks, as one batch of all their clicks would.
         weight = weigh(batch, self.loss.fallback_negatives_weight)[0] if accumulate > 1 else 1.0
-        self.scaler.scale(learned.loss * weight).backward()
+        objective = learned.loss * weight
         self._waiting_weight += weight
-        if (batch.step + 1) % accumulate == 0:
+        is_last = (batch.step + 1) % accumulate == 0
+        if self.owed is not None and is_last and self._waiting_weight:
+            delivered = self.owed.deliver(learned.merged.encoded_E, learned.merged.encoded_EH)
+            objective = objective + delivered * self._waiting_weight  # the update divides by it
+        self.scaler.scale(objective).backward()
+        self._collect(batch, learned.merged)
+        if is_last and self._waiting_weight:
+            self._deliver_overdue(batch.step)
+        if is_last:
             self.flush(lr_factor)
         return value
+
+    def _start_step(self, step: int) -> None:
+        self.model.train()
+        # Dropout is seeded by step and rank, so checkpoints need no random state.
+        (bits,) = random_bits(self.config.train.seed, Stream.DROPOUT, step, np.array([self.group.rank]))
+        torch.manual_seed(int(bits))
+
+    def _collect(self, batch: Batch, merged: MergedNews) -> None:
+        """Collect the gradients of the cached rows of a batch, after its backward pass."""
+        if self.owed is None:
+            return
+        gradients_RH = merged.cached_RH.grad
+        if gradients_RH is None:  # nothing was read on this rank
+            gradients_RH = torch.zeros_like(merged.cached_RH)
+        self.owed.collect(
+            batch.step,
+            torch.from_numpy(batch.cached_R).long(),
+            merged.cached_R,
+            gradients_RH / self.scaler.get_scale(),
+        )
 
     def flush(self, lr_factor: float) -> None:
         """Apply the gradients accumulated since the last update, if there are any."""
         if self._waiting_weight:
             self._update(lr_factor)
+
+    def finish(self, step: int, lr_factor: float) -> None:
+        """Apply the gradients that wait after the last step, and deliver what cached rows still owe.
+
+        The articles that owe are encoded within the token budget, oldest debt first: each time one more update.
+        """
+        self.flush(lr_factor)
+        if self.owed is None:
+            return
+        for number, ids_E in enumerate(self._within_budget(self.owed.owing(), self.config.batch.token_budget)):
+            self._start_step(step + number)
+            self._waiting_weight = 1.0
+            if self._deliver(self.owed, ids_E):
+                self._update(lr_factor)
+            else:
+                self.owed.settle(1.0)
+        self._waiting_weight = 0.0
+
+    def _deliver_overdue(self, step: int) -> None:
+        """Deliver debts older than gamma steps, whose rows have expired, with a small part of the token budget."""
+        if self.owed is not None:
+            overdue = self.owed.owing(before=step - self.config.cache.gamma)
+            budget = max(1, int(OVERDUE_SHARE * self.config.batch.token_budget))
+            for ids_E in islice(self._within_budget(overdue, budget), 1):
+                self._deliver(self.owed, ids_E)
+
+    def _deliver(self, owed: OwedGradients, ids_E: Tensor) -> bool:
+        """Encode articles for what they owe alone; return whether any of them has a text to learn from."""
+        with self.precision.autocast():
+            encoded_EH = self.workflow.encode_text(ids_E)
+        delivered = owed.deliver(ids_E, encoded_EH) * self._waiting_weight
+        if delivered.requires_grad:
+            self.scaler.scale(delivered).backward()
+        return delivered.requires_grad
+
+    def _within_budget(self, ids: Tensor, budget: int) -> Iterator[Tensor]:
+        """Split articles, in their order, into parts of about `budget` tokens."""
+        if not len(ids):
+            return
+        lengths = self._lengths_V[ids]
+        if self.config.batch.mode == "padded":
+            lengths = lengths.max().expand(len(ids))
+        part = lengths.cumsum(0) // budget
+        yield from ids.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
 
     def initialize(self, report: Report = silent) -> float:
         """Initialize the model as validates best among the encoder's candidates; return its AUC, or 0.
@@ -174,6 +256,31 @@ class Trainer:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
         return {"cache_checksum": copies[0], "cache_copies": len(copies)}
 
+    def owed_metrics(self) -> dict[str, float]:
+        """Share of the reads of the cache whose gradient has reached the encoder, where these are collected."""
+        return {} if self.owed is None else {"gradient_delivered": self.owed.share_delivered}
+
+    def export_owed(self) -> dict[str, Tensor]:
+        """Debts of all ranks for a checkpoint, rows_WOH for W ranks; empty where none are collected."""
+        if self.owed is None:
+            return {}
+        owed = self.owed.export()
+        rows_OH, world = owed["rows"], self.group.world
+        with torch.no_grad():
+            rows = self.group.all_gather_rows(rows_OH, [len(rows_OH)] * world)
+        return owed | {"rows": rows.view(world, *rows_OH.shape)}
+
+    def load_owed(self, exported: dict[str, Tensor]) -> None:
+        """Load debts from a checkpoint; rank 0 takes those of all ranks if their number has changed."""
+        if self.owed is None:
+            return
+        rows_WOH, rank = exported["rows"], self.group.rank
+        if len(rows_WOH) == self.group.world:
+            rows_OH = rows_WOH[rank]
+        else:
+            rows_OH = rows_WOH.sum(0) if self.group.is_rank_0 else torch.zeros_like(rows_WOH[0])
+        self.owed.load(exported | {"rows": rows_OH})
+
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * lr_factor
@@ -187,6 +294,11 @@ class Trainer:
         length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
         if not math.isfinite(length) and not self.scaler.is_enabled():  # the scaler skips such updates
             raise InputError(f"a gradient became {length}; {NOT_FINITE}")
+        if self.owed is not None:
+            if math.isfinite(length):
+                self.owed.settle(self._waiting_weight)
+            else:
+                self.owed.discard()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

@@ -49,6 +49,8 @@ class Workflow:
         log_popularity_V: Tensor,
         config: BatchConfig,
         group: ProcessGroup = SINGLE_PROCESS,
+        *,
+        collects_gradients: bool = False,
     ) -> None:
         """Refuse settings that cannot work together. Row n of `news` is article n."""
         check_workflow(model, loss.config, config, is_cached=cache is not None, world=group.world)
@@ -58,6 +60,7 @@ class Workflow:
         self._log_popularity_V = log_popularity_V
         self._config = config
         self._group = group
+        self._collects_gradients = collects_gradients
         self._encoder = PartitionedEncoder(model.news, group) if config.central and group.world > 1 else model.news
         self._news = replace(news, pad_to=_pad_to(model.news, news, config))
 
@@ -90,6 +93,10 @@ class Workflow:
         )
         return BatchLoss(loss=loss, merged=merged)
 
+    def encode_text(self, ids_E: Tensor) -> Tensor:
+        """Encode the texts of articles that are in no batch, encoded_EH; all ranks must pass the same ones."""
+        return self._encoder.encode_text(self._news.select(ids_E)).float()
+
     def _encode(self, batch: Batch, shown_BLC: np.ndarray, user_ids_B: Tensor | None) -> MergedNews:
         if self._config.central:
             return encode_merged(
@@ -100,6 +107,7 @@ class Workflow:
                 negatives_BLN=shown_BLC,
                 encode_E=batch.encode_E,
                 cached_R=self._own_hits(batch, shown_BLC),
+                collects_gradients=self._collects_gradients,
             )
         return encode_in_place(
             self._encoder,
@@ -109,6 +117,7 @@ class Workflow:
             negatives_BLN=shown_BLC,
             cached_R=batch.cached_R,
             user_ids_B=user_ids_B,
+            collects_gradients=self._collects_gradients,
         )
 
     def _own_hits(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:

@@ -4,12 +4,15 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from speedyfeed.batching.batches import Batch, Position
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.training.distributed.partition import (
     PER_USER,
+    PartitionedEncoder,
     balanced_partition,
     encode_all,
     local_users,
@@ -101,3 +104,30 @@ def test_ranks_encode_all_news_together(store, config, tmp_path):
         assert seen == ranks[0][2] == pytest.approx(auc, abs=1e-3)
     assert sum(counts[0] for _, counts, _ in ranks) == len(alone)
     assert max(counts[0] for _, counts, _ in ranks) <= len(alone) / 3 + 1
+
+
+class OneText:
+    """Encoder whose result without any text has no gradient."""
+
+    def __init__(self):
+        self.row = torch.nn.Parameter(torch.ones(1, 3))
+        self.project = None
+
+    def encode_text(self, news):
+        return 2 * self.row if len(news) else torch.zeros(0, 3)
+
+
+def test_a_rank_with_nothing_to_encode_takes_part_in_the_backward_pass():
+    news = PackedNews(
+        tokens_T=torch.zeros(4, dtype=torch.int32),
+        frequencies_T=torch.zeros(4, dtype=torch.uint8),
+        segment_starts=torch.tensor([0, 4]),
+        news_starts=torch.tensor([0, 1]),
+    )
+
+    def learn(ranks):
+        encoder, weight = OneText(), torch.nn.Parameter(torch.ones(3))
+        (PartitionedEncoder(encoder, ranks).encode_text(news) * weight).sum().backward()
+        return None if encoder.row.grad is None else encoder.row.grad.tolist()
+
+    assert run_ranks(2, learn, timeout=10) == [[[4, 4, 4]], None]

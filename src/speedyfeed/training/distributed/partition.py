@@ -71,6 +71,8 @@ class PartitionedEncoder:
             return self._encoder.encode_text(news)
         shares = balanced_partition(news.lengths_M.numpy(), self._group.world)
         own_NH = self._encoder.encode_text(news.select(torch.from_numpy(shares[self._group.rank]))).float()
+        if torch.is_grad_enabled() and not own_NH.requires_grad:
+            own_NH.requires_grad_()  # a rank without a text to encode takes part in the backward pass as well
         rows_MH = self._group.all_gather_rows(own_NH, [len(share) for share in shares])
         return rows_MH[torch.from_numpy(np.argsort(np.concatenate(shares))).to(rows_MH.device)]
 

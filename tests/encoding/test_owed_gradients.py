@@ -1,0 +1,130 @@
+"""A cache that learns: deferred gradients add up to those of encoding everything, every time."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speedyfeed.encoding.cache import NewsCache
+from speedyfeed.encoding.central import dispatch, encode_merged
+from speedyfeed.encoding.in_place import encode_in_place
+from speedyfeed.encoding.owed_gradients import OwedGradients
+from tests.encoding.test_central import NUM_NEWS, WIDTH, WordSum, loss_of, some_news
+
+number = st.integers(1, NUM_NEWS)
+batches = st.lists(st.lists(st.tuples(number, number), min_size=1, max_size=4), min_size=1, max_size=7)
+"""Batches of one user each: clicks and their negatives."""
+
+
+def learn_epoch(
+    users: list[list[tuple[int, int]]], *, gamma: int, is_central: bool = True, has_debts: bool = True
+) -> dict[str, torch.Tensor]:
+    """Summed gradients of some batches; an article is read from the cache for gamma steps."""
+    torch.manual_seed(0)
+    encoder, news = WordSum(), some_news()
+    cache = NewsCache(num_news=NUM_NEWS, width=WIDTH)
+    owed = OwedGradients(num_news=NUM_NEWS, width=WIDTH)
+    for step, user in enumerate(users):
+        history = torch.tensor([[click for click, _ in user]])
+        negatives = torch.tensor([[[negative] for _, negative in user]])
+        ids = torch.unique(torch.cat([history.flatten(), negatives.flatten()]))
+        is_fresh = (cache.stamps_V[ids] >= 0) & (cache.stamps_V[ids] >= step - gamma) & (gamma > 0)
+        plan = {"history_BL": history, "negatives_BLN": negatives, "cached_R": ids[is_fresh]}
+        if is_central:
+            merged = encode_merged(encoder, news, cache, encode_E=ids[~is_fresh], collects_gradients=True, **plan)
+        else:
+            merged = encode_in_place(encoder, news, cache, collects_gradients=True, **plan)
+        clicks, passed = (dispatch(merged.news_MD, at) for at in (merged.history_BL, merged.negatives_BLN))
+        loss = loss_of(clicks, passed, history > 0)
+        if has_debts:
+            loss = loss + owed.deliver(merged.encoded_E, merged.encoded_EH)
+        loss.backward()
+        if merged.cached_RH.grad is not None:
+            owed.collect(step, ids[is_fresh], merged.cached_R, merged.cached_RH.grad)
+        owed.settle(1.0)
+        cache.write(merged.encoded_E, merged.encoded_EH, step)
+    if has_debts and len(owed.owing()):
+        owing = owed.owing()
+        owed.deliver(owing, encoder.encode_text(news.select(owing))).backward()
+        owed.settle(1.0)
+        assert owed.share_delivered == 1
+    return {name: parameter.grad for name, parameter in encoder.named_parameters()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(users=batches, gamma=st.integers(1, 5), is_central=st.booleans())
+def test_an_epoch_with_a_cache_teaches_what_one_without_does(
+    users: list[list[tuple[int, int]]], gamma: int, is_central: bool
+) -> None:
+    expected = learn_epoch(users, gamma=0)
+    for name, gradient in learn_epoch(users, gamma=gamma, is_central=is_central).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_without_debts_the_text_learns_less_and_the_projection_the_same() -> None:
+    users = [[(1, 2), (3, 4)], [(1, 3), (2, 5)], [(4, 1), (3, 2)]]
+    expected, without = learn_epoch(users, gamma=0), learn_epoch(users, gamma=3, has_debts=False)
+    torch.testing.assert_close(without["projection.weight"], expected["projection.weight"])
+    assert (without["words.weight"] - expected["words.weight"]).abs().max() > 1e-2
+
+
+def some_debts() -> OwedGradients:
+    """Articles 7 and 2 read at step 3, then 2 and 5 at step 4."""
+    owed = OwedGradients(num_news=NUM_NEWS, width=2)
+    for step, ids in [(3, [2, 7]), (4, [2, 5])]:
+        rows = torch.tensor(ids, dtype=torch.float32)[:, None] * torch.ones(2)
+        owed.collect(step, torch.tensor(ids), torch.tensor(ids), rows)
+        owed.settle(2.0)
+    return owed
+
+
+def test_the_oldest_debt_comes_first_and_the_weight_of_the_update_divides() -> None:
+    owed = some_debts()
+    assert owed.owing().tolist() == [2, 7, 5]
+    assert owed.owing(before=4).tolist() == [2, 7]
+    assert owed.export()["rows"].tolist() == [[2, 2], [2.5, 2.5], [3.5, 3.5]]
+    assert (owed.num_collected, owed.num_delivered) == (4, 0)
+
+
+def test_what_was_delivered_is_forgotten_with_the_update_and_what_the_update_read_is_owed() -> None:
+    owed = some_debts()
+    encoded = torch.ones(3, 2, requires_grad=True)
+    owed.deliver(torch.tensor([1, 2, 5]), encoded).backward()
+    assert encoded.grad is not None
+    assert encoded.grad.tolist() == [[0, 0], [2, 2], [2.5, 2.5]]
+    assert owed.owing().tolist() == [7]
+    assert owed.export()["ids"].tolist() == [2, 5, 7]
+    owed.collect(6, torch.tensor([2, 3]), torch.tensor([3]), torch.ones(1, 2))  # 2 is read on another rank
+    owed.settle(1.0)
+    assert owed.owing().tolist() == [7, 2, 3]
+    assert owed.export()["rows"].tolist() == [[0, 0], [1, 1], [3.5, 3.5]]
+    assert (owed.num_collected, owed.num_delivered, owed.share_delivered) == (6, 3, 0.5)
+
+
+def test_a_skipped_update_forgets_what_it_collected_and_nothing_else() -> None:
+    owed = some_debts()
+    owed.deliver(torch.tensor([2]), torch.ones(1, 2))
+    owed.collect(5, torch.tensor([9]), torch.tensor([9]), torch.ones(1, 2))
+    owed.discard()
+    assert owed.owing().tolist() == [2, 7, 5]
+
+
+def test_a_gradient_that_overflowed_is_not_owed() -> None:
+    owed = some_debts()
+    owed.collect(5, torch.tensor([2, 9]), torch.tensor([2, 9]), torch.tensor([[torch.inf, 0], [1, 1]]))
+    owed.settle(1.0)
+    assert owed.export()["rows"].isfinite().all()
+
+
+def test_debts_are_saved_and_loaded() -> None:
+    saved = some_debts().export()
+    other = OwedGradients(num_news=NUM_NEWS, width=2)
+    other.collect(0, torch.tensor([1]), torch.tensor([1]), torch.ones(1, 2))
+    other.settle(1.0)
+    other.load(saved)
+    assert other.owing().tolist() == [2, 7, 5]
+    for name, value in other.export().items():
+        assert torch.equal(value, saved[name]), name
+    other.collect(0, torch.tensor([1]), torch.tensor([1]), torch.ones(1, 2))
+    with pytest.raises(AssertionError, match="waiting"):
+        other.export()
