@@ -156,9 +156,7 @@ def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny
 def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):
     config = run_of("npa", tiny_encoder)
     model, log = build(config, store), one_user(store, 2)
-    with pytest.raises(
-        InputError, match=r"'npa' embeds an article differently.*--workflow conventional"
-    ):
+    with pytest.raises(InputError, match=r"'npa' embeds an article differently.*--workflow conventional"):
         learn(model, config, store, log)
     config = run_of("nrms", tiny_encoder)
     slow = replace(conventional(config), loss=LossConfig(in_batch=0.5))
