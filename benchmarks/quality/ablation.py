@@ -6,7 +6,7 @@ AUC is compared with that of the default, paired by impression.
 Example: python -m benchmarks ablation --store store/ --logs logs/ --epochs 1 --seeds 0
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +134,9 @@ def draw(figures: AblationFigures, folder: Path) -> list[Path]:
 
 def _prepare_plain(store: Store, logs: Path, folder: Path) -> Store:
     """Prepare the same logs without refinement."""
-    settings = {one.name: getattr(store.manifest.settings, one.name) for one in fields(PrepareConfig)}
-    config = PrepareConfig(**settings | {"refine": "none"})
+    known = store.manifest.settings
+    settings = {one.name: getattr(known, one.name) for one in fields(PrepareConfig)}
+    config = PrepareConfig(**settings | asdict(known.reader_options) | {"refine": "none"})
     with progress_bars() as report:
         plain = prepare(logs, folder, config, report=report).store
     if plain.manifest.inputs != store.manifest.inputs:
