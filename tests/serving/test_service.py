@@ -1,6 +1,7 @@
 """Writes survive a restart; another run is swapped in as a whole; one process serves a folder."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -125,14 +126,23 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
         answers.append(service.feed.recommend(query))
 
     threads = [threading.Thread(target=guarded(work)) for work in (ask, write)]
+    def an_answer_since(start):
+        """Waits until the running model has answered: a swap may be quicker than a request."""
+        model = service.feed.fingerprint
+        while not failures and model not in {answer.model for answer in answers[start:]}:
+            time.sleep(0.01)
+
     for thread in threads:
         thread.start()
     expected = {service.feed.fingerprint: service.feed}
+    an_answer_since(0)
     for turn in range(4):
         link.unlink()
         link.symlink_to(another_run if turn % 2 == 0 else run)
+        asked = len(answers)
         fingerprints.add(service.reload().model)
         expected[service.feed.fingerprint] = service.feed
+        an_answer_since(asked)
     stop.set()
     for thread in threads:
         thread.join()
