@@ -29,13 +29,13 @@ def make(logs, path, **settings):
 
 def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
     store = make(logs, tmp_path / "store", split="last", **COLUMNS)
-    assert store.splits == ("train", "dev", "test")
+    assert store.splits == ("train", "valid", "test")
     assert store.load_users()["user_id"].to_pylist() == ["U7", "U8", "U9"]
     assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 2], [1], [2]]
     assert not store.train.has_negatives
-    dev, test = store.impressions("dev"), store.impressions("test")
-    assert [shown.tolist() for shown in dev.candidates] == [[0], [3]]  # N9 has no text
-    assert [dev.histories[user].tolist() for user in dev.users] == [[1, 2], [1]]
+    valid, test = store.impressions("valid"), store.impressions("test")
+    assert [shown.tolist() for shown in valid.candidates] == [[0], [3]]  # N9 has no text
+    assert [valid.histories[user].tolist() for user in valid.users] == [[1, 2], [1]]
     assert [shown.tolist() for shown in test.candidates] == [[3], [2]]
     assert [test.histories[user].tolist() for user in test.users] == [[1, 2], [1, 3]]
     assert store.manifest.counts.news.read == store.num_news == 3
@@ -44,13 +44,14 @@ def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
 
     print_summary(open_store(store.path))
     printed = capsys.readouterr().out
-    assert "split last: each user's last click is test, the one before it dev; 1 of 3 users have fewer" in printed
+    assert "validation: a split of the log" in printed
+    assert "split last: each user's last click is test, the one before it valid; 1 of 3 users have fewer" in printed
     assert "interactions.csv: 1 row with user, item and time of an earlier row, left out" in printed
     assert len(summary(store)["notes"]) == 2
 
 
 def test_a_split_by_time_has_no_test(logs, tmp_path):
-    store = make(logs, tmp_path / "store", dev_from="2026-01-31T22:57:20", **COLUMNS)
+    store = make(logs, tmp_path / "store", validation=0, dev_from="2026-01-31T22:57:20", **COLUMNS)
     assert store.splits == ("train", "dev")
     dev = store.impressions("dev")
     assert [shown.tolist() for shown in dev.candidates] == [[3], [3], [2], [2]]

@@ -23,8 +23,8 @@ from speedyfeed.preparation.text import TextRules
 from speedyfeed.tokenizers import load_tokenizer
 
 
-def make(logs, path, **settings):
-    return prepare(logs, path, PrepareConfig(**settings)).store
+def make(logs, path, *, validation=0, **settings):
+    return prepare(logs, path, PrepareConfig(validation=validation, **settings)).store
 
 
 def test_a_log_becomes_a_store(mind_logs, tmp_path):
@@ -144,7 +144,7 @@ def test_a_store_of_other_logs_is_refused(mind_logs, tmp_path):
 def test_a_store_of_another_version_is_refused(mind_logs, tmp_path):
     manifest = make(mind_logs, tmp_path / "store").manifest
     (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest.to_json() | {"store_version": 2}))
-    with pytest.raises(InputError, match="version 2, expected 3; remove it and prepare the log again"):
+    with pytest.raises(InputError, match="version 2, expected 4; remove it and prepare the log again"):
         open_store(tmp_path / "store")
 
 

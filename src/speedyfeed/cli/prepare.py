@@ -3,6 +3,7 @@
 Example: speedyfeed prepare logs/ store/ --encoder minilm
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,7 @@ def summary(store: Store) -> dict[str, Any]:
         "dropped": {"repeated_news": counts.news.repeated, **{name: split.dropped for name, split in splits}},
         "news_without_words": counts.news.without_words,
         "vocabulary": counts.vocabulary_size,
+        "set_aside": None if counts.set_aside is None else dataclasses.asdict(counts.set_aside),
         "notes": list(counts.notes),
     }
 
@@ -64,6 +66,7 @@ def print_summary(store: Store) -> None:
         f"articles: {news.read:,} read, {news.kept:,} kept, {news.repeated:,} repeated, "
         f"{news.without_words:,} without a word; a vocabulary of {counts.vocabulary_size or 0:,} words"
     )
+    print(_validation_line(store))
     for name, split in counts.splits.items():
         print(f"{name}: {split.read['impressions']:,} impressions of {split.read['users']:,} users")
         for kind in ("history_clicks", "clicks", "candidates"):
@@ -74,6 +77,19 @@ def print_summary(store: Store) -> None:
             rest = [f"{count:,} {_plain(kind)}" for kind, count in facts.items() if not kind.endswith("_text")]
             if rest:
                 print(f"  {title}: {', '.join(rest)}")
+
+
+def _validation_line(store: Store) -> str:
+    """Where the validation split comes from."""
+    aside = store.manifest.counts.set_aside
+    if aside is None:
+        return f"validation: {'a split of the log' if 'valid' in store.splits else 'none'}"
+    if aside.first_time is None:
+        return f"validation: the last impressions of {aside.impressions:,} train users set aside"
+    return (
+        f"validation: the last {aside.impressions:,} train impressions set aside, {aside.first_time} to "
+        f"{aside.last_time}"
+    )
 
 
 def _plain(name: str) -> str:

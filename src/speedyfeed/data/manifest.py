@@ -1,6 +1,6 @@
 """The manifest of a store: how and from what it was prepared, what it holds, and the checksum of every file.
 
-    manifest.json  {"store_version": 3, "settings": ..., "inputs": ..., "splits": ..., "statistics": ...,
+    manifest.json  {"store_version": 4, "settings": ..., "inputs": ..., "splits": ..., "statistics": ...,
                     "counts": ..., "files": ...}
 
 A part of it, `TextFacts`, travels with every model trained on the store, so that later articles are treated alike.
@@ -18,7 +18,7 @@ from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 
-STORE_VERSION = 3
+STORE_VERSION = 4
 MANIFEST = "manifest.json"
 
 
@@ -46,6 +46,8 @@ class StoreSettings:
     """How a log of interactions was split; None for logs that come in splits."""
     dev_from: str | None = None
     """Time at which dev begins, where it was asked for."""
+    validation: float | None = None
+    """Share of the train impressions that was to be set aside for validation; None for the default."""
 
     @property
     def reader_options(self) -> ReaderOptions:
@@ -119,6 +121,17 @@ class SplitCounts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SetAside:
+    """Train impressions that were set aside as the validation split."""
+
+    impressions: int
+    first_time: str | None
+    """Time of the first of them; None where the log has no times and each user's last impression was taken."""
+    last_time: str | None
+    """Time of the last of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoreCounts:
     """Everything read is either kept or counted as dropped."""
 
@@ -128,6 +141,8 @@ class StoreCounts:
     """Words in the store's vocabulary; None where the store has none."""
     notes: tuple[str, ...] = ()
     """Statements of the log reader: how it split the log, and what it left out."""
+    set_aside: SetAside | None = None
+    """Validation split taken from train; None where the log has its own, or none was wanted."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StoreCounts":
@@ -137,6 +152,7 @@ class StoreCounts:
             splits={name: SplitCounts(**counts) for name, counts in value["splits"].items()},
             vocabulary_size=value["vocabulary_size"],
             notes=tuple(value.get("notes", ())),
+            set_aside=None if value["set_aside"] is None else SetAside(**value["set_aside"]),
         )
 
 
@@ -156,7 +172,7 @@ class Manifest:
     inputs: dict[str, str]
     """Checksum of every raw log file, by its name below the folder of logs."""
     splits: tuple[str, ...]
-    """Splits of the store: some of train, dev and test."""
+    """Splits of the store: some of train, valid, dev and test."""
     statistics: CollectionStatistics | None
     """None where texts were not refined."""
     counts: StoreCounts

@@ -6,7 +6,7 @@
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
     train/                        users.parquet, clicks (ragged by user), click_pools, user_pools, pools
-    dev/, test/                   impressions.parquet, candidates (ragged by impression), labels, users, histories
+    valid/, dev/, test/           impressions.parquet, candidates (ragged by impression), labels, users, histories
 
 Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used.
 """
@@ -74,7 +74,7 @@ class Timelines:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Impressions:
-    """Impressions of a dev or test split, in the order of the log."""
+    """Impressions of a valid, dev or test split, in the order of the log."""
 
     candidates: Ragged
     """Articles by impression, in the order shown; 0 where an id has no text."""
@@ -100,7 +100,7 @@ class Store:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Splits of the log: some of train, dev and test."""
+        """Splits of the log: some of train, valid, dev and test."""
         return self.manifest.splits
 
     @cached_property
@@ -142,7 +142,7 @@ class Store:
         )
 
     def impressions(self, split: str) -> Impressions:
-        """Impressions of a dev or test split."""
+        """Impressions of a valid, dev or test split."""
         folder = self._split(split)
         return Impressions(
             candidates=open_ragged(folder, "candidates"),
@@ -160,7 +160,7 @@ class Store:
         return pq.read_table(self._split("train") / "users.parquet")
 
     def load_impressions(self, split: str) -> pa.Table:
-        """(impression_id, user_id, time) of each impression of a dev or test split."""
+        """(impression_id, user_id, time) of each impression of a valid, dev or test split."""
         return pq.read_table(self._split(split) / "impressions.parquet")
 
     def verify(self) -> None:

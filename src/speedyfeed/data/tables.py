@@ -46,7 +46,7 @@ IMPRESSIONS = pa.schema(
     ]
 )
 
-SPLITS = ("train", "dev", "test")
+SPLITS = ("train", "valid", "dev", "test")
 TO_RANK = ("dev", "test")
 """Splits whose impressions can be ranked, in order of preference."""
 
@@ -56,13 +56,15 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """One part of a log (`train`, `dev` or `test`) as canonical tables, not yet read."""
+    """One part of a log (`train`, `valid`, `dev` or `test`) as canonical tables, not yet read."""
 
     name: str
     files: tuple[Path, ...]
     """All files that the two streams read; their contents are the fingerprint of the input."""
     news: Batches
     impressions: Batches
+    has_times: bool = True
+    """Whether the times are those of the log; False where they only stand in for the order of its rows."""
     notes: Callable[[], tuple[str, ...]] = tuple
     """Function that returns statements about the reading for the summary, each one line; reads what it needs."""
 

@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import ibis.expr.types as ir
 import pyarrow.parquet as pq
 from ibis import _
 
 from speedyfeed.data.manifest import (
     Manifest,
     NewsCounts,
+    SetAside,
     SplitCounts,
     StoreCounts,
     StoreSettings,
@@ -27,7 +29,7 @@ from speedyfeed.data.manifest import (
 from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.store import WORD_TOKENS, Store, open_store
-from speedyfeed.data.tables import TO_RANK, Logs
+from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
@@ -35,6 +37,7 @@ from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, numbe
 from speedyfeed.preparation.splits import write_impressions, write_timelines
 from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, write_news
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
+from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
 
 
@@ -50,10 +53,19 @@ class PrepareConfig(TextConfig):
     user=visitor,item=doc,time=when,title=headline,body=text."""
     split: Literal["time", "last"] = "time"
     """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
-    test and the one before it dev."""
+    test and the one before it the validation split."""
     dev_from: str | None = None
     """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
     interactions."""
+    validation: float | None = None
+    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets none
+    aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a validation
+    split of its own keeps that one."""
+
+    def __post_init__(self) -> None:
+        TextConfig.__post_init__(self)
+        if self.validation is not None and not 0 <= self.validation <= 0.5:
+            raise InputError(f"--validation {self.validation}: expected a share from 0 to 0.5; correct it")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +94,22 @@ def prepare(
     if "train" not in (split.name for split in logs.splits):
         found = ", ".join(split.name for split in logs.splits)
         raise InputError(f"{logs_path}: found only {found}, expected a train split; add train/ to the logs")
+    if config.validation is not None and "valid" in (split.name for split in logs.splits):
+        raise InputError(
+            f"{logs_path}: found --validation {config.validation} for a log with a validation split of its own, "
+            "expected one of them; leave out the option"
+        )
     rules = TextRules(config=config)
-    return _prepare(logs, logs_path, store_path, rules, engine_config or EngineConfig(), report, is_to_train=True)
+    return _prepare(
+        logs,
+        logs_path,
+        store_path,
+        rules,
+        engine_config or EngineConfig(),
+        report,
+        is_to_train=True,
+        validation=config.validation,
+    )
 
 
 def prepare_split(
@@ -115,6 +141,7 @@ def _prepare(
     report: Report,
     *,
     is_to_train: bool,
+    validation: float | None = None,
 ) -> Prepared:
     from speedyfeed.tokenizers import checksum_of, load_tokenizer
 
@@ -132,6 +159,7 @@ def _prepare(
         columns=logs.options.columns if logs.options else "",
         split=logs.options.split if logs.options else None,
         dev_from=logs.options.dev_from if logs.options else None,
+        validation=validation,
     )
     inputs = _fingerprint(logs, logs_path, report)
     if store_path.is_dir() and any(store_path.iterdir()):
@@ -141,12 +169,12 @@ def _prepare(
         scratch = folder / "scratch"
         scratch.mkdir()
         with open_engine(engine_config, scratch) as engine:
-            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train=is_to_train)
+            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation)
         shutil.rmtree(scratch)
         manifest = Manifest(
             settings=settings,
             inputs=inputs,
-            splits=tuple(split.name for split in logs.splits),
+            splits=tuple(built.counts.splits),
             statistics=built.written.statistics,
             counts=built.counts,
             files=file_facts(folder),
@@ -170,13 +198,14 @@ def _build(
     rules: TextRules,
     tokenizer: Tokenizer,
     report: Report,
-    *,
     is_to_train: bool,
+    validation: float | None,
 ) -> _Built:
     """Write every file of a store but its manifest."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
     for split in logs.splits:
         ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report)
+    sources = _divide_splits(engine, logs, validation) if is_to_train else _sources(engine, logs)
     news = engine.open(engine.scratch / "news.parquet")
     numbers = number_news(engine, news, logs.splits)
     texts = engine.save(
@@ -198,14 +227,7 @@ def _build(
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
-    counts: dict[str, SplitCounts] = {}
-    for split in logs.splits:
-        source, place = engine.scratch / f"{split.name}.parquet", folder / split.name
-        if split.name == "train":
-            counts["train"] = write_timelines(engine, source, ids, place, report)
-        else:
-            has_timelines = "train" in counts
-            counts[split.name] = write_impressions(engine, source, ids, place, report, has_timelines=has_timelines)
+    counts = _write_splits(engine, sources, ids, folder, report)
     if is_to_train:
         _require_users(logs, counts["train"])
     news_counts = NewsCounts(
@@ -216,8 +238,58 @@ def _build(
         splits=counts,
         vocabulary_size=vocabulary_size,
         notes=tuple(note for split in logs.splits for note in split.notes()),
+        set_aside=sources.set_aside,
     )
     return _Built(counts=store_counts, written=written)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sources:
+    """Ingested impressions of every split of a store."""
+
+    files: dict[str, Path]
+    """File of each split, in the order train, valid, dev, test."""
+    whole_train: Path
+    """File of all train impressions of the log, those set aside included."""
+    set_aside: SetAside | None = None
+
+
+def _sources(engine: Engine, logs: Logs) -> _Sources:
+    files = {split.name: engine.scratch / f"{split.name}.parquet" for split in logs.splits}
+    return _Sources(files=files, whole_train=engine.scratch / "train.parquet")
+
+
+def _divide_splits(engine: Engine, logs: Logs, validation: float | None) -> _Sources:
+    """Set a validation split aside from train, unless the log has one."""
+    sources = _sources(engine, logs)
+    if "valid" in sources.files:
+        return sources
+    train, valid = (engine.scratch / name for name in ("train-rest.parquet", "valid.parquet"))
+    has_times = next(split.has_times for split in logs.splits if split.name == "train")
+    aside = set_aside(engine, sources.whole_train, train, valid, validation, has_times=has_times)
+    if aside is None:
+        return sources
+    files = sources.files | {"train": train, "valid": valid}
+    ordered = {name: files[name] for name in SPLITS if name in files}
+    return _Sources(files=ordered, whole_train=sources.whole_train, set_aside=aside)
+
+
+def _write_splits(
+    engine: Engine, sources: _Sources, ids: ir.Table, folder: Path, report: Report
+) -> dict[str, SplitCounts]:
+    """Write every split; histories that the log does not give are the clicks of train before the split."""
+    counts: dict[str, SplitCounts] = {}
+    for name, source in sources.files.items():
+        if name == "train":
+            counts[name] = write_timelines(engine, source, ids, folder / name, report)
+            continue
+        is_from_train = name == "valid" and sources.set_aside is not None
+        before = sources.files.get("train") if is_from_train else sources.whole_train
+        train = before if "train" in sources.files else None
+        counts[name] = write_impressions(
+            engine, source, ids, folder / name, report, train=train, is_from_train=is_from_train
+        )
+    return counts
 
 
 def _require_users(logs: Logs, count: SplitCounts) -> None:

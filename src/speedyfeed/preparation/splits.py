@@ -1,4 +1,4 @@
-"""Arrays of one split on disk: timelines of the train split, impressions of a dev or test split.
+"""Arrays of one split on disk: timelines of the train split, impressions of a valid, dev or test split.
 
 The engine sorts and this module streams: memory holds a few numbers per impression, never the lists.
 """
@@ -21,7 +21,6 @@ from speedyfeed.progress import Report, counted
 from speedyfeed.ragged import ArrayWriter, offsets_of
 
 Counts = dict[str, int]
-TIMELINES = "timelines"  # name of the train clicks in the engine's scratch folder
 
 
 def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
@@ -36,7 +35,7 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 
     pools = counted(engine.read(timeline.pools(impressions, ids), "pools"), report, "join negatives")
     pool_sizes = _write_by_row(folder, "pools", pools, read["impressions"])
-    clicks = counted(engine.read(timeline.clicks(impressions, ids), TIMELINES), report, "join timelines")
+    clicks = counted(engine.read(timeline.clicks(impressions, ids), "timelines"), report, "join timelines")
     users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes)
     pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
     return SplitCounts(
@@ -56,11 +55,20 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 
 
 def write_impressions(
-    engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_timelines: bool
+    engine: Engine,
+    source: Path,
+    ids: ir.Table,
+    folder: Path,
+    report: Report,
+    *,
+    train: Path | None,
+    is_from_train: bool = False,
 ) -> SplitCounts:
-    """Write a dev or test split: candidates and labels by impression, and the history of each user once.
+    """Write a valid, dev or test split: candidates and labels by impression, and the history of each user once.
 
-    With `has_timelines`, the train split must have been written before.
+    `train` are the impressions before the split; their clicks are the histories that the log does not give. Those
+    of impressions that were set aside from train (`is_from_train`) have the longer of both, because the log may
+    give each user one history for all of train.
     """
     folder.mkdir()
     impressions = engine.open(source)
@@ -77,8 +85,12 @@ def write_impressions(
     with ArrayWriter(folder, "users", np.int64) as rows:
         for batch in engine.read(users.order_by("row").select("user"), f"{split}-users"):
             rows.append(batch["user"].to_numpy())
-    train_clicks = engine.reopen(TIMELINES) if has_timelines else None
-    histories = engine.read(timeline.histories(users, ids, train_clicks), f"{split}-histories")
+    train_clicks = None
+    if train is not None:
+        without = impressions if is_from_train else impressions.filter(_.history.length() == 0)
+        train_clicks = timeline.clicks(engine.open(train).semi_join(without, "user_id"), ids)
+    joined = timeline.histories(users, ids, train_clicks, use_longer=is_from_train)
+    histories = engine.read(joined, f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])
     pq.write_table(facts.combine_chunks(), folder / "impressions.parquet")

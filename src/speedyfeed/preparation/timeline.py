@@ -67,22 +67,31 @@ def users(impressions: ir.Table) -> ir.Table:
     return impressions.mutate(key=key).mutate(user=_.row.min().over(group_by=["user_id", "key"])).drop("key")
 
 
-def histories(users: ir.Table, ids: ir.Table, train_clicks: ir.Table | None) -> ir.Table:
+def histories(
+    users: ir.Table, ids: ir.Table, train_clicks: ir.Table | None, *, use_longer: bool = False
+) -> ir.Table:
     """(row, news) of the clicks before the split, once per user, oldest first.
 
-    Where the log gives no history, the user's train timeline is used instead, if there is one.
+    Where the log gives no history, the user's train timeline is used instead, if there is one; with `use_longer`
+    also where the timeline is longer.
     """
     distinct = users.filter(_.row == _.user)
     given = _references(distinct, "history", "row").join(ids, "news_id").select("row", "position", "news")
     if train_clicks is None:
         return given.order_by("row", "position").select("row", "news")
     from_train = (
-        distinct.filter(_.history.length() == 0)
-        .select("user_id", user="row")
-        .join(train_clicks, "user_id")
+        distinct.select("user_id", user="row")
+        .join(train_clicks.select("user_id", "place", "news"), "user_id")
         .select(row="user", position=_.place.cast("int64"), news="news")
     )
-    return ibis.union(given, from_train).order_by("row", "position").select("row", "news")
+    if use_longer:
+        num_given = given.group_by("row").agg(num_given=_.count())
+        num_train = from_train.group_by("row").agg(num_train=_.count())
+        chosen = num_train.left_join(num_given, "row").filter(_.num_train > _.num_given.fill_null(0)).select("row")
+    else:
+        chosen = distinct.filter(_.history.length() == 0).select("row")
+    used = ibis.union(given.anti_join(chosen, "row"), from_train.semi_join(chosen, "row"))
+    return used.order_by("row", "position").select("row", "news")
 
 
 def shown_news(impressions: ir.Table) -> ir.ArrayValue:

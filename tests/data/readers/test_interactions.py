@@ -99,9 +99,9 @@ def test_dev_from_may_have_a_zone(log, impression_rows):
     assert "dev begins at 2026-01-10 10:00:00" in refused(log(dev_from="2026-01-10T11:00+01:00"))
 
 
-def test_the_last_clicks_of_a_user_are_dev_and_test(log, impression_rows):
-    train, dev, test = log(split="last")
-    assert [split.name for split in (train, dev, test)] == ["train", "dev", "test"]
+def test_the_last_clicks_of_a_user_are_validation_and_test(log, impression_rows):
+    train, valid, test = log(split="last")
+    assert [split.name for split in (train, valid, test)] == ["train", "valid", "test"]
     assert short(impression_rows(train)) == [
         ("U7", "N1", ""),
         ("U7", "N2", ""),
@@ -109,11 +109,11 @@ def test_the_last_clicks_of_a_user_are_dev_and_test(log, impression_rows):
         ("U8", "N3", ""),
         ("U9", "N1", ""),
     ]
-    assert short(impression_rows(dev)) == [("U7", "N3", "N1 N2")]
+    assert short(impression_rows(valid)) == [("U7", "N3", "N1 N2")]
     assert short(impression_rows(test)) == [("U7", "N4", "N1 N2 N3")]
     (note,) = train.notes()
     assert note.startswith(
-        "split last: each user's last click is test, the one before it dev; 2 of 3 users have fewer"
+        "split last: each user's last click is test, the one before it valid; 2 of 3 users have fewer"
     )
 
 

@@ -67,10 +67,23 @@ def test_a_folder_without_splits_is_one_split(log, folder, name):
     assert [split.name for split in mind.open_splits(path)] == [name]
 
 
-def test_two_folders_for_one_split_are_an_error(log):
-    log("dev")
-    with pytest.raises(InputError, match="found dev/ and valid/, expected one dev split; remove one"):
-        mind.open_splits(log("valid"))
+def test_a_validation_split_beside_dev_is_its_own_split(log):
+    for name in ("validation", "dev", "train"):
+        folder = log(name)
+    splits = mind.open_splits(folder)
+    assert [split.name for split in splits] == ["train", "valid", "dev"]
+    assert splits[1].files[0] == folder / "validation" / "news.tsv"
+
+
+@pytest.mark.parametrize("dev", [(), ("dev",)])
+def test_two_folders_for_one_split_are_an_error(log, dev):
+    for name in (*dev, "valid"):
+        log(name)
+    expected = "valid" if dev else "dev"
+    with pytest.raises(
+        InputError, match=f"found valid/ and validation/, expected one {expected} split; remove one"
+    ):
+        mind.open_splits(log("validation"))
 
 
 @pytest.mark.parametrize("name", ["news.tsv", "behaviors.tsv"])

@@ -27,7 +27,7 @@ class Reader(Protocol):
         ...
 
     def open_splits(self, folder: Path) -> tuple[Split, ...]:
-        """Splits of the folder, in the order train, dev, test, not yet read."""
+        """Splits of the folder, in the order train, valid, dev, test, not yet read."""
         ...
 
 
@@ -45,7 +45,7 @@ FORMATS = tuple(READERS)
 
 
 def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | None = None) -> Logs:
-    """Open all splits of a folder of logs, in the order train, dev, test; None recognises the format.
+    """Open all splits of a folder of logs, in the order train, valid, dev, test; None recognises the format.
 
     Options are for logs of interactions; other formats have no use for them.
     """

@@ -1,4 +1,7 @@
-"""Folders of the splits of a log: `train/`, `dev/` and `test/` below one folder, or the folder itself."""
+"""Folders of the splits of a log: `train/`, `dev/` and `test/` below one folder, or the folder itself.
+
+`valid/` and `validation/` are the validation split where there is `dev/` as well, and other names of dev elsewhere.
+"""
 
 from pathlib import Path
 
@@ -9,10 +12,11 @@ _ALIASES = {"valid": "dev", "validation": "dev"}
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """Find the folder of each split below `folder`, in the order train, dev, test; empty if there is none."""
+    """Find the folder of each split below `folder`, in the order train, valid, dev, test; empty if there is none."""
     found: dict[str, Path] = {}
+    has_dev = (folder / "dev").is_dir()
     for path in sorted(folder.iterdir()):
-        name = split_name(path)
+        name = "valid" if has_dev and path.name in _ALIASES else split_name(path)
         if name not in SPLITS or not path.is_dir():
             continue
         if name in found:

@@ -2,10 +2,10 @@
 
     items.csv                    interactions.csv               split last
     item_id,title                user_id,item_id,timestamp      U7: N3 N5 | N4 | N9
-    N3,"Snow, at last"           U7,N3,2026-01-31T09:05:58          train  dev  test
+    N3,"Snow, at last"           U7,N3,2026-01-31T09:05:58          train valid test
 
 There are no impressions: an interaction is one click, with nothing skipped. There are no splits either: by `time`,
-the last interactions are dev; by `last`, each user's last click is test and the one before it dev. Interactions
+the last interactions are dev; by `last`, each user's last click is test and the one before it valid. Interactions
 are sorted in memory, about 140 bytes each at the peak; items are streamed, only their ids are held.
 """
 
@@ -33,7 +33,7 @@ FILES = (
 DEV_SHARE = 0.1
 """Share of the interactions that a split by time gives to dev."""
 MIN_CLICKS = 3
-"""Clicks a user needs for one in each of train, dev and test."""
+"""Clicks a user needs for one in each of train, valid and test."""
 HISTORY_CLICKS = 500
 """Newest clicks of a history; with all of them, a user of many clicks would take quadratic room."""
 BATCH_ROWS = 2048
@@ -49,7 +49,7 @@ def recognises(folder: Path) -> bool:
 
 def open_splits(folder: Path, options: ReaderOptions = _DEFAULTS) -> tuple[Split, ...]:
     log = _Log(_find_table(folder, _ITEMS), _find_table(folder, _INTERACTIONS), options)
-    names = ("train", "dev", "test") if options.split == "last" else ("train", "dev")
+    names = ("train", "valid", "test") if options.split == "last" else ("train", "dev")
     return tuple(
         Split(
             name=name,
@@ -117,7 +117,7 @@ class _Log:
 
     @cached_property
     def split_C(self) -> NDArray[np.int8]:
-        """Split of each click: 0 train, 1 dev, 2 test."""
+        """Split of each click: 0 train, 1 dev or valid, 2 test."""
         return self._split_by_place() if self.options.split == "last" else self._split_by_time()
 
     @cached_property
@@ -143,7 +143,7 @@ class _Log:
             num_rows += len(batch)
 
     def read_clicks(self, split: int) -> Iterator[pa.RecordBatch]:
-        """Clicks of a split, one per row; in dev and test with the user's earlier clicks as history."""
+        """Clicks of a split, one per row; in all but train with the user's earlier clicks as history."""
         clicks = self.clicks
         positions = np.flatnonzero(self.split_C == split)
         for start in range(0, len(positions), BATCH_ROWS):
@@ -211,7 +211,7 @@ class _Log:
         num_users = len(self.clicks.users.distinct)
         num_short = num_users - int((self.split_C == 2).sum())
         return (
-            f"split last: each user's last click is test, the one before it dev; {num_short:,} of {num_users:,} "
+            f"split last: each user's last click is test, the one before it valid; {num_short:,} of {num_users:,} "
             f"users have fewer than {MIN_CLICKS} clicks and are in train only"
         )
 

@@ -45,6 +45,7 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
             files=(news, *paths),
             news=partial(read_news, news),
             impressions=partial(_read_impressions, paths, name),
+            has_times=False,
         )
         for name, paths in parts.items()
         if paths
