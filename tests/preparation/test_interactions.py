@@ -45,7 +45,7 @@ def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
     print_summary(open_store(store.path))
     printed = capsys.readouterr().out
     assert "validation: a split of the log" in printed
-    assert "split last: each user's last click is test, the one before it valid; 1 of 3 users have fewer" in printed
+    assert "split last: each user's last click is test, the one before it valid; 1 of 3 users" in printed
     assert "interactions.csv: 1 row with user, item and time of an earlier row, left out" in printed
     assert len(summary(store)["notes"]) == 2
 

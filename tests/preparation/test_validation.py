@@ -102,7 +102,7 @@ def test_the_share_is_part_of_the_identity_of_a_store(logs, tmp_path):
 
 @pytest.mark.parametrize("share", [-0.1, 0.6])
 def test_a_wrong_share_is_refused(share):
-    with pytest.raises(InputError, match="expected a share from 0 to 0.5"):
+    with pytest.raises(InputError, match=r"expected a share from 0 to 0\.5"):
         PrepareConfig(validation=share)
 
 
@@ -112,7 +112,7 @@ def test_a_validation_split_of_the_log_is_taken_as_it_is(logs, tmp_path):
     assert store.splits == ("train", "valid", "dev")
     assert len(store.impressions("valid").users) == 1
     assert store.manifest.counts.splits["train"].read["impressions"] == 8
-    with pytest.raises(InputError, match=r"--validation 0.2 for a log with a validation split of its own"):
+    with pytest.raises(InputError, match=r"--validation 0\.2 for a log with a validation split of its own"):
         make(logs, tmp_path / "other", validation=0.2)
 
 

@@ -110,17 +110,17 @@ def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
     assert f"stopped and saved; resume with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
 
 
-def test_a_dev_without_skipped_news_validates_nothing_and_keeps_the_end(
+def test_a_split_without_skipped_news_validates_nothing_and_keeps_the_end(
     store, config, tmp_path, monkeypatch, caplog
 ):
-    dev = store.impressions("dev")
-    clicked = replace(dev, labels=np.ones_like(dev.labels))
+    valid = store.impressions("valid")
+    clicked = replace(valid, labels=np.ones_like(valid.labels))
     monkeypatch.setattr(type(store), "impressions", lambda self, split: clicked)
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4)), store)
     outcome = train(run, store)
     assert outcome.is_finished
     assert outcome.progress.best_auc == 0
-    assert "no validation" in caplog.text
+    assert "no validation impression has both clicked and other articles" in caplog.text
     assert not run.best.exists()
 
 

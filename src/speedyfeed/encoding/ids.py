@@ -22,7 +22,7 @@ def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
 
 
 def user_indices(store: Store, split: str, id_maps: IdMaps) -> NDArray[np.int64]:
-    """Index of the user of each history in a dev or test split; 0 for users not in the train split."""
+    """Index of the user of each history in a valid, dev or test split; 0 for users not in the train split."""
     impressions = store.impressions(split)
     indices = np.zeros(len(impressions.histories), np.int64)
     if id_maps.users:

@@ -58,9 +58,9 @@ class PrepareConfig(TextConfig):
     """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
     interactions."""
     validation: float | None = None
-    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets none
-    aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a validation
-    split of its own keeps that one."""
+    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets
+    none aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a
+    validation split of its own keeps that one."""
 
     def __post_init__(self) -> None:
         TextConfig.__post_init__(self)

@@ -42,7 +42,7 @@ class TrainConfig:
     """Number of validations after the initial one, evenly spaced; the best model is saved. 0 turns validation off
     and saves the last model."""
     validation_impressions: int = 2000
-    """Number of dev impressions sampled for validation."""
+    """Number of impressions of the validation split that are sampled for validation."""
     checkpoint_every: int = 200
     """Number of batches between two checkpoints."""
     max_checkpoints: int = 2

@@ -1,4 +1,6 @@
-"""The validation sample: dev impressions that are ranked during training.
+"""The validation sample: impressions of the validation split that are ranked during training.
+
+Training opens no other held-out split, so what it chooses does not depend on what it is evaluated on.
 
 Shapes: M articles of the sample, V those and padding, D embedding width.
 """
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationSample:
-    """Sampled dev impressions and the articles needed to rank them."""
+    """Sampled impressions of the validation split and the articles needed to rank them."""
 
     impressions: Impressions
     """Impressions whose articles are positions in `news` plus one; 0 has no text."""
@@ -42,20 +44,26 @@ class ValidationSample:
 
     @classmethod
     def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "ValidationSample | None":
-        """Sample of a store; None without a usable dev split, or in a run without validations."""
-        if "dev" not in store.splits or not config.validations:
+        """Sample of a store; None without a usable validation split, or in a run without validations."""
+        if not config.validations:
             return None
-        dev = store.impressions("dev")
-        telling = np.flatnonzero(_has_both(dev))
+        if "valid" not in store.splits:
+            log.warning("%s: has no validation split: training without validations", store.path)
+            return None
+        valid = store.impressions("valid")
+        telling = np.flatnonzero(_has_both(valid))
         if not len(telling):
-            log.warning("%s: no dev impression has both clicked and other articles: no validation", store.path)
+            log.warning(
+                "%s: no validation impression has both clicked and other articles: training without validations",
+                store.path,
+            )
             return None
         num_rows = min(config.validation_impressions, len(telling))
         rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
-        candidates = dev.candidates.take(rows)
-        labels = Ragged(values=dev.labels, offsets=dev.candidates.offsets).take(rows)
-        users, user_rows = np.unique(dev.users[rows], return_inverse=True)
-        histories = dev.histories.take(users)
+        candidates = valid.candidates.take(rows)
+        labels = Ragged(values=valid.labels, offsets=valid.candidates.offsets).take(rows)
+        users, user_rows = np.unique(valid.users[rows], return_inverse=True)
+        histories = valid.histories.take(users)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
         return cls(
             impressions=Impressions(
@@ -65,7 +73,7 @@ class ValidationSample:
                 histories=Ragged(values=np.searchsorted(news, histories.values), offsets=histories.offsets),
             ),
             news=news[1:],
-            user_ids=user_indices(store, "dev", id_maps)[users],
+            user_ids=user_indices(store, "valid", id_maps)[users],
         )
 
     def measure(
@@ -98,11 +106,11 @@ class ValidationSample:
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
 
 
-def _has_both(dev: Impressions) -> NDArray[np.bool]:
+def _has_both(shown: Impressions) -> NDArray[np.bool]:
     """Whether each impression has both clicked and other articles, so that its AUC is defined."""
-    has_both = dev.candidates.lengths > 0
-    starts = dev.candidates.offsets[:-1][has_both]
+    has_both = shown.candidates.lengths > 0
+    starts = shown.candidates.offsets[:-1][has_both]
     if len(starts):
-        labels = [np.logical_or.reduceat(dev.labels == label, starts) for label in (0, 1)]
+        labels = [np.logical_or.reduceat(shown.labels == label, starts) for label in (0, 1)]
         has_both[has_both] = labels[0] & labels[1]
     return has_both

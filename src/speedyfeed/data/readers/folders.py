@@ -1,6 +1,6 @@
 """Folders of the splits of a log: `train/`, `dev/` and `test/` below one folder, or the folder itself.
 
-`valid/` and `validation/` are the validation split where there is `dev/` as well, and other names of dev elsewhere.
+`valid/` and `validation/` are the validation split where there is `dev/` too, and other names of dev elsewhere.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ _ALIASES = {"valid": "dev", "validation": "dev"}
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """Find the folder of each split below `folder`, in the order train, valid, dev, test; empty if there is none."""
+    """Find the folder of each split below `folder`, in the order train, valid, dev, test; empty without any."""
     found: dict[str, Path] = {}
     has_dev = (folder / "dev").is_dir()
     for path in sorted(folder.iterdir()):

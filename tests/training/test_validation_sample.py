@@ -1,0 +1,67 @@
+"""What training validates on: the validation split, and nothing that a run is evaluated on."""
+
+import random
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.pretrained import WEIGHTS
+from speedyfeed.training.config import TrainConfig
+from speedyfeed.training.loop import train
+from speedyfeed.training.run_folder import start_run
+from speedyfeed.training.validation_sample import ValidationSample
+
+
+def shuffle_labels(behaviors):
+    """Give the labels of every impression to other candidates of it."""
+    rng = random.Random(1)
+    rows = [line.split("\t") for line in behaviors.read_text("utf-8").splitlines()]
+    for row in rows:
+        pairs = [shown.rpartition("-") for shown in row[4].split()]
+        labels = [label for _, _, label in pairs]
+        rng.shuffle(labels)
+        row[4] = " ".join(f"{pair[0]}-{label}" for pair, label in zip(pairs, labels, strict=True))
+    behaviors.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def shuffled(store, tmp_path_factory):
+    """The same log with other labels in all splits that runs are evaluated on."""
+    folder = tmp_path_factory.mktemp("shuffled")
+    shutil.copytree(store.path.parent / "logs", folder / "logs")
+    held_out = [path for path in (folder / "logs").glob("*/behaviors.tsv") if path.parent.name != "train"]
+    assert held_out
+    for behaviors in held_out:
+        shuffle_labels(behaviors)
+    return prepare(folder / "logs", folder / "store", PrepareConfig()).store
+
+
+def test_labels_of_dev_change_nothing_in_a_finished_run(store, shuffled, config, tmp_path):
+    assert shuffled.impressions("dev").labels.tolist() != store.impressions("dev").labels.tolist()
+    config = replace(config, train=replace(config.train, steps=6, validations=3))
+    results = []
+    for name, used in (("one", store), ("other", shuffled)):
+        run = start_run(tmp_path / name, config, used)
+        outcome = train(run, used)
+        assert outcome.is_finished
+        results.append((outcome.progress.best_auc, (run.model / WEIGHTS).read_bytes()))
+    assert results[0] == results[1]
+    assert results[0][0] > 0
+
+
+def test_a_store_without_validation_split_trains_without_and_says_so(store, config, tmp_path, caplog):
+    logs = store.path.parent / "logs"
+    without = prepare(logs, tmp_path / "store", PrepareConfig(validation=0)).store
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=2)), without)
+    outcome = train(run, without)
+    assert outcome.is_finished
+    assert outcome.progress.best_auc == 0
+    assert caplog.messages == [f"{without.path}: has no validation split: training without validations"]
+
+
+def test_a_run_without_validations_needs_no_split(store, config, caplog):
+    train_config = TrainConfig(validations=0)
+    assert ValidationSample.of(store, train_config, None) is None
+    assert not caplog.messages
