@@ -200,6 +200,9 @@ def test_later_logs_are_treated_by_the_rules_of_an_earlier_store(mind_logs, tmp_
     with (mind_logs / "train" / "news.tsv").open("a") as file:
         file.writelines(f"E{n}\tworld\t\tbudget storm coast\t\t\t[]\t[]\n" for n in range(20))
         file.write(f"L1\tworld\t\t{title}\t\t\t[]\t[]\n")
+    with (mind_logs / "train" / "behaviors.tsv").open("a") as file:
+        shown = " ".join(f"E{n}-0" for n in range(20))
+        file.write(f"9\tU9\t11/12/2019 1:00:00 PM\t\tL1-1 {shown}\n")
     before = make(mind_logs, tmp_path / "store", segment_tokens=7)
     later_news = [f"L{n}\tworld\t\t{title if n == 1 else 'cup goal north'}\t\t\t[]\t[]\n" for n in range(1, 9)]
     (tmp_path / "later" / "test").mkdir(parents=True)

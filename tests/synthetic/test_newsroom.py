@@ -44,7 +44,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path, format):
     for out, seed in (("a", 1), ("b", 1), ("c", 2)):
         synthesize(tmp_path / out, SynthConfig(**TINY, seed=seed, format=format))
     files = [str(file.relative_to(tmp_path / "a")) for file in (tmp_path / "a").rglob("*.*")]
-    assert len(files) == 5
+    assert len(files) == 7
     assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", files, shallow=False)[0] == files
     assert not filecmp.cmpfiles(tmp_path / "a", tmp_path / "c", files, shallow=False)[0]
 
@@ -89,7 +89,7 @@ def test_figures_are_kept_beside_the_log(small):
 def test_mind_files_hold_what_mind_holds(small):
     out, newsroom = small
     num_clicks = 0
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         news = read_mind(out / split / "news.tsv")
         assert all(len(row) == 8 for row in news)
         assert all(row[3] and row[4] for row in news)
@@ -112,7 +112,7 @@ def test_mind_files_hold_what_mind_holds(small):
 def test_history_is_what_the_reader_clicked_before_the_split(small):
     out, _ = small
     clicks: dict[str, list[str]] = {}
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         history_of: dict[str, list[str]] = {}
         for _, user, _, history, shown in read_mind(out / split / "behaviors.tsv"):
             if user not in history_of:
@@ -125,16 +125,28 @@ def test_history_is_what_the_reader_clicked_before_the_split(small):
 
 
 def test_visits_of_a_reader_come_in_order_of_time(small):
-    for split in ("train", "dev"):
+    for split in ("train", "dev", "test"):
         rows = read_mind(small[0] / split / "behaviors.tsv")
         visits = [(user, datetime.strptime(time, "%m/%d/%Y %I:%M:%S %p")) for _, user, time, _, _ in rows]
         assert all(user != other or time <= later for (user, time), (other, later) in pairwise(visits))
         assert len({user for user, _ in visits}) < len(visits)
 
 
+def test_splits_follow_each_other_and_the_last_day_is_test(small):
+    out, newsroom = small
+    days = {}
+    for split in ("train", "dev", "test"):
+        rows = read_mind(out / split / "behaviors.tsv")
+        days[split] = {datetime.strptime(row[2], "%m/%d/%Y %I:%M:%S %p").date() for row in rows}
+    assert max(days["train"]) < min(days["dev"]) <= max(days["dev"]) < min(days["test"])
+    assert (len(days["dev"]), len(days["test"])) == (2, 1)
+    assert newsroom.num_test_impressions == len(rows)
+
+
 def test_parquet_files_are_the_canonical_tables(paper):
     out, newsroom = paper
-    for split, count in (("train", newsroom.num_train_impressions), ("dev", newsroom.num_dev_impressions)):
+    counts = newsroom.num_train_impressions, newsroom.num_dev_impressions, newsroom.num_test_impressions
+    for split, count in zip(("train", "dev", "test"), counts, strict=True):
         news = pq.read_table(out / split / "news.parquet")
         impressions = pq.read_table(out / split / "impressions.parquet")
         assert news.schema.equals(NEWS)
@@ -143,7 +155,7 @@ def test_parquet_files_are_the_canonical_tables(paper):
         for row in impressions.slice(0, 1000).to_pylist():
             assert sorted(row["candidates"]) == sorted(row["clicked"] + row["skipped"])
             assert row["clicked"]
-            assert split == "dev" or not row["history"]
+            assert split != "train" or not row["history"]
     assert all(news["body"].to_pylist())
 
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import WEIGHTS
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.run_folder import start_run
+from speedyfeed.training.trainer import PROJECTED_NEWS, Trainer
 from speedyfeed.training.validation_sample import ValidationSample
 
 
@@ -65,3 +67,14 @@ def test_a_run_without_validations_needs_no_split(store, config, caplog):
     train_config = TrainConfig(validations=0)
     assert ValidationSample.of(store, train_config, None) is None
     assert not caplog.messages
+
+
+def test_the_projection_is_fitted_to_train_articles(store, config, tmp_path, monkeypatch):
+    assert store.num_train_news < store.num_news
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    chosen = []
+    select = PackedNews.select
+    monkeypatch.setattr(PackedNews, "select", lambda self, rows: chosen.append(rows) or select(self, rows))
+    trainer.initialize()
+    assert len(chosen[0]) == PROJECTED_NEWS
+    assert 1 <= chosen[0].min() <= chosen[0].max() <= store.num_train_news

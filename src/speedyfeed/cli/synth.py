@@ -38,7 +38,8 @@ def print_newsroom(newsroom: Newsroom) -> None:
     """Print the figures of the log beside the paper's, and the AUC that can be reached on dev."""
     print(
         f"{newsroom.num_users:,} users, {newsroom.num_news:,} articles, {newsroom.num_clicks:,} clicks, "
-        f"{newsroom.num_train_impressions:,} train and {newsroom.num_dev_impressions:,} dev impressions"
+        f"{newsroom.num_train_impressions:,} train, {newsroom.num_dev_impressions:,} dev and "
+        f"{newsroom.num_test_impressions:,} test impressions"
     )
     print(f"{'':40}{'found':>9}{'paper':>9}")
     for figure in newsroom.figures:

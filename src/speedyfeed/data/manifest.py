@@ -109,6 +109,9 @@ class NewsCounts:
     """Rows dropped because an earlier row has the same article."""
     without_words: int
     """Articles in the store whose fields hold no word."""
+    in_train: int
+    """Articles that the train impressions refer to. They have the first numbers, and whatever is fitted to
+    articles sees no others; 0 in a store that is not to train on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,8 @@
 """Prepared data on disk, opened but not loaded.
 
     manifest.json                 settings, checksums of the inputs, counts, size and checksum of every file
-    news.parquet                  news_id, category, subcategory, title; row i is article i + 1
-    document_frequencies.parquet  word, num_news: in how many articles a word occurs (only when refined)
+    news.parquet                  news_id, category, subcategory, title; row i is article i + 1, train first
+    document_frequencies.parquet  word, num_news: in how many train articles a word occurs (only when refined)
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
     train/                        users.parquet, clicks (ragged by user), click_pools, user_pools, pools
@@ -97,6 +97,11 @@ class Store:
     def num_news(self) -> int:
         """Number of articles with text; they are numbered from 1."""
         return self.manifest.counts.news.kept
+
+    @property
+    def num_train_news(self) -> int:
+        """Number of articles that train impressions refer to; they have the first numbers."""
+        return self.manifest.counts.news.in_train
 
     @property
     def splits(self) -> tuple[str, ...]:

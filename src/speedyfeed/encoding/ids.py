@@ -11,10 +11,10 @@ from speedyfeed.models.recommender import RecommenderConfig
 
 
 def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:
-    """Categories of the store and users of its train split, as far as the recommender uses them."""
+    """Categories of the train articles and users of the train split, as far as the recommender uses them."""
     categories, subcategories, users = [], [], []
     if config.uses_categories:
-        titles = store.load_titles()
+        titles = store.load_titles()[: store.num_train_news]
         categories, subcategories = (_distinct(titles[name]) for name in ("category", "subcategory"))
     if config.uses_user_ids:
         users = store.load_users()["user_id"].to_pylist()

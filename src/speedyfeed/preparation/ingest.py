@@ -51,19 +51,27 @@ def ingest_impressions(split: Split, path: Path, report: Report) -> int:
     return row
 
 
-def number_news(engine: Engine, news: ir.Table, splits: Iterable[Split]) -> ir.Table:
-    """(news_id, news, row): distinct articles, numbered from 1 by first appearance.
+def number_news(engine: Engine, news: ir.Table, splits: Iterable[Split], first: ir.Table | None) -> ir.Table:
+    """(news_id, news, row, is_first): distinct articles, numbered from 1 by first appearance.
 
-    An article may occur in several splits, but only with the same text.
+    Articles in `first` (news_id) have the first numbers, and `is_first` is 1 for them. An article may occur in
+    several splits, but only with the same text.
     """
     text = ibis.literal("\x1f").join([news[name] for name in NEWS.names[1:]])
     copies = news.select("news_id", "row", text=text.hash())
     distinct = copies.group_by("news_id").agg(row=_.row.min(), last=_.row.max(), texts=_.text.nunique())
-    numbered = engine.save(distinct.mutate(news=1 + ibis.row_number().over(order_by=distinct.row)), "news-numbers")
+    if first is None:
+        marked = distinct.mutate(is_first=ibis.literal(0, "int64"))
+    else:
+        known = first.select(key="news_id", is_known=ibis.literal(1, "int64"))
+        joined = distinct.left_join(known, distinct.news_id == known.key)
+        marked = joined.select("news_id", "row", "texts", is_first=_.is_known.fill_null(0))
+    by_first = ibis.window(order_by=[_.is_first.desc(), _.row])
+    numbered = engine.save(marked.mutate(news=1 + ibis.row_number().over(by_first)), "news-numbers")
     clash = engine.load(numbered.filter(_.texts > 1).order_by("row").limit(1)).to_pylist()
     if clash:
         raise _two_texts(engine, news, clash[0]["news_id"], splits)
-    return numbered.select("news_id", "news", "row")
+    return numbered.select("news_id", "news", "row", "is_first")
 
 
 def _two_texts(engine: Engine, news: ir.Table, news_id: str, splits: Iterable[Split]) -> InputError:

@@ -32,6 +32,7 @@ from speedyfeed.data.store import WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
+from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.preparation.splits import write_impressions, write_timelines
@@ -207,9 +208,12 @@ def _build(
         ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report)
     sources = _divide_splits(engine, logs, validation) if is_to_train else _sources(engine, logs)
     news = engine.open(engine.scratch / "news.parquet")
-    numbers = number_news(engine, news, logs.splits)
+    in_train = timeline.referenced(engine.open(sources.files["train"])) if is_to_train else None
+    numbers = number_news(engine, news, logs.splits, in_train)
+    num_train = int(engine.load(numbers.agg(news=_.is_first.sum().fill_null(0)))["news"][0].as_py())
     texts = engine.save(
-        news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row").order_by("news"), "texts"
+        news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first").order_by("news"),
+        "texts",
     )
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
     pq.write_table(titles, folder / "news.parquet")
@@ -217,21 +221,24 @@ def _build(
     tokenizers = {"news": tokenizer}
     vocabulary_size = None
     if is_to_train:
-        num_train = engine.load(news.filter(_.split == "train").agg(news=_.news_id.nunique()))["news"][0].as_py()
-        train_texts = texts.filter(_.news <= num_train)  # articles of train are numbered first
-        vocabulary = common_words(engine, train_texts, rules.config.fields)
+        vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
         vocabulary_size = len(vocabulary)
         word_tokenizer = build_word_tokenizer(vocabulary)
         word_tokenizer.save_pretrained(folder / WORD_TOKENS)
         tokenizers[WORD_TOKENS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
-    written = write_news(engine, texts, len(titles), folder, rules, tokenizers, report)
+    num_measured = num_train if is_to_train else len(titles)
+    written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
     counts = _write_splits(engine, sources, ids, folder, report)
     if is_to_train:
         _require_users(logs, counts["train"])
     news_counts = NewsCounts(
-        read=num_rows, kept=len(titles), repeated=num_rows - len(titles), without_words=written.num_empty
+        read=num_rows,
+        kept=len(titles),
+        repeated=num_rows - len(titles),
+        without_words=written.num_empty,
+        in_train=num_train,
     )
     store_counts = StoreCounts(
         news=news_counts,

@@ -91,7 +91,7 @@ def measure_words(engine: Engine, counts: ir.Table, num_news: int, num_fields: i
     pq.write_table(engine.load(document_frequencies.order_by("word")), path)
     return WordStatistics(
         num_news=num_news,
-        mean_words=[num_words.get(field, 0) / num_news for field in range(num_fields)],
+        mean_words=[num_words.get(field, 0) / max(num_news, 1) for field in range(num_fields)],
         document_frequencies=path,
     )
 

@@ -98,12 +98,13 @@ def write_news(
     folder: Path,
     rules: TextRules,
     tokenizers: Mapping[str, Tokenizer],
+    num_measured: int,
     report: Report = silent,
 ) -> WrittenNews:
     """Write the tokens of all articles below `folder`, one folder per tokenizer, named by its key.
 
     `texts` has the number of each article and a column per field. Where the rules bring no statistics, those of
-    the texts are measured, and their document frequencies are written to `folder`.
+    articles 1 to `num_measured` are measured, and their document frequencies are written to `folder`.
     """
     config = rules.config
     statistics = None
@@ -113,7 +114,11 @@ def write_news(
         report("count words", 0, 0)
         counts = refine.count_words(engine, texts, config.fields)
         known = rules.statistics or refine.measure_words(
-            engine, counts, num_news, len(config.fields), folder / DOCUMENT_FREQUENCIES
+            engine,
+            counts.filter(counts.news <= num_measured),
+            num_measured,
+            len(config.fields),
+            folder / DOCUMENT_FREQUENCIES,
         )
         statistics = CollectionStatistics(num_news=known.num_news, mean_words=tuple(known.mean_words))
         report("rank words", 0, 0)

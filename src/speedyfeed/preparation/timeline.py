@@ -99,6 +99,13 @@ def shown_news(impressions: ir.Table) -> ir.ArrayValue:
     return ibis.coalesce(impressions.candidates, impressions.clicked.concat(impressions.skipped))
 
 
+def referenced(impressions: ir.Table) -> ir.Table:
+    """(news_id) of every article that impressions refer to: in a history, shown or clicked."""
+    shown = impressions.mutate(shown=shown_news(impressions))
+    ids = [_references(shown, column).select("news_id") for column in ("history", "shown")]
+    return ibis.union(*ids, distinct=True)
+
+
 def count_references(lists: ir.Table, column: str, ids: ir.Table) -> ir.Table:
     """One row (total, known): the number of ids in a list column, and of those with text."""
     named = _references(lists, column).left_join(ids, "news_id")

@@ -36,6 +36,8 @@ class Tally:
     """Whether each article occurs in train: in a history, clicked or skipped."""
     in_dev: NDArray[np.bool_]
     """Whether each article occurs in dev."""
+    in_test: NDArray[np.bool_]
+    """Whether each article occurs in test."""
     dev_candidates: NDArray[np.int64]
     """How often each article is shown in dev."""
     num_users: int = 0
@@ -43,6 +45,7 @@ class Tally:
     num_above_150: int = 0
     num_train_impressions: int = 0
     num_dev_impressions: int = 0
+    num_test_impressions: int = 0
     num_logged_clicks: int = 0
     num_candidates: int = 0
     num_words: dict[str, int] = field(default_factory=dict)
@@ -61,10 +64,11 @@ class Tally:
             clicks=np.zeros(num_news, np.int64),
             in_train=np.zeros(num_news, bool),
             in_dev=np.zeros(num_news, bool),
+            in_test=np.zeros(num_news, bool),
             dev_candidates=np.zeros(num_news, np.int64),
         )
 
-    def add_users(self, visits: Visits, train: Pages, dev: Pages) -> None:
+    def add_users(self, visits: Visits, train: Pages, dev: Pages, test: Pages) -> None:
         """Count a block of users: all their visits, and their part of each split."""
         self.clicks += np.bincount(visits.clicked, minlength=len(self.clicks))
         by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.taste))
@@ -72,15 +76,15 @@ class Tally:
         self.num_above_100 += int((by_user > 100).sum())
         self.num_above_150 += int((by_user > 150).sum())
 
-        self.in_train[train.candidates.values] = True
-        self.in_train[train.history.values] = True
-        self.in_dev[dev.candidates.values] = True
-        self.in_dev[dev.history.values] = True
+        for occurs, pages in ((self.in_train, train), (self.in_dev, dev), (self.in_test, test)):
+            occurs[pages.candidates.values] = True
+            occurs[pages.history.values] = True
+            self.num_logged_clicks += int(pages.is_clicked.sum())
+            self.num_candidates += len(pages.is_clicked)
         self.dev_candidates += np.bincount(dev.candidates.values, minlength=len(self.clicks))
         self.num_train_impressions += len(train.user)
         self.num_dev_impressions += len(dev.user)
-        self.num_logged_clicks += int(train.is_clicked.sum() + dev.is_clicked.sum())
-        self.num_candidates += len(train.is_clicked) + len(dev.is_clicked)
+        self.num_test_impressions += len(test.user)
         best, popularity = score_pages(self.world, dev, visits.taste)
         aucs = auc_by_impression(dev, best)
         self.num_aucs += len(aucs)
@@ -109,7 +113,7 @@ class Tally:
         """All figures by which the log can be compared with the paper's."""
         ranked = np.sort(self.clicks)[::-1]
         num_clicks = int(ranked.sum())
-        impressions = self.num_train_impressions + self.num_dev_impressions
+        impressions = self.num_train_impressions + self.num_dev_impressions + self.num_test_impressions
         unseen = self.dev_candidates[~self.in_train].sum() / self.dev_candidates.sum()
         per_news = {name: num_words / self.num_written for name, num_words in self.num_words.items()}
         has_bodies = per_news["body"] > 0

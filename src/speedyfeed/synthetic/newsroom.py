@@ -1,9 +1,9 @@
-"""A newsroom with planted interests and a known best possible score, written as train and dev logs.
+"""A newsroom with planted interests and a known best possible score, written as train, dev and test logs.
 
 Users have latent tastes over subtopics, articles have words of their subtopic, and clicks follow taste,
 popularity and freshness. A model that uses the text can therefore learn what ids cannot tell: dev comes after
-train, when most articles are new. Blocks of users and of articles are drawn, written and discarded, each from
-its own seed, so memory is bounded and time grows with the number of clicks.
+train and test after dev, when most articles are new. Blocks of users and of articles are drawn, written and
+discarded, each from its own seed, so memory is bounded and time grows with the number of clicks.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ SAMPLE_USERS = 2048
 """Number of users in the sample that popularity is fitted to."""
 MIN_DAYS = 3
 DEV_SHARE = 1 / 8
-"""Share of the days in the dev split, which has at least one."""
+"""Share of the days in the dev split, which has at least one; the day after it is test."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +92,7 @@ class Newsroom:
     num_clicks: int
     num_train_impressions: int
     num_dev_impressions: int
+    num_test_impressions: int
     best_auc: float
     """AUC on dev of the true preferences, the best possible in expectation."""
     popularity_auc: float
@@ -123,7 +124,7 @@ def _choose_shape(config: SynthConfig) -> Shape:
     if shape.users < 1:
         raise InputError(f"users {shape.users}: expected 1 or more")
     if shape.days < MIN_DAYS:
-        raise InputError(f"days {shape.days}: expected {MIN_DAYS} or more, for a train and a dev split")
+        raise InputError(f"days {shape.days}: expected {MIN_DAYS} or more, for train, dev and test")
     fewest = num_slots_of(shape.days)
     if shape.news < fewest:
         raise InputError(f"news {shape.news}: expected {fewest} or more; raise --news or lower --days")
@@ -145,21 +146,23 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
     news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
     tally = Tally.of(world)
     with ExitStack() as stack:
-        train, dev = (
-            stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev")
+        train, dev, test = (
+            stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev", "test")
         )
         progress("write users", 0, shape.users)
         for block in _draw_blocks(world, shape, config.seed):
             train.write_pages(block.train, block.first_user, news_ids)
             dev.write_pages(block.dev, block.first_user, news_ids)
-            tally.add_users(block.visits, block.train, block.dev)
+            test.write_pages(block.test, block.first_user, news_ids)
+            tally.add_users(block.visits, block.train, block.dev, block.test)
             progress("write users", block.first_user + len(block.visits.taste), shape.users)
-        if not tally.num_train_impressions or not tally.num_aucs:
-            raise InputError(f"users {shape.users}: too few for a train and a dev split; raise --users")
+        if not (tally.num_train_impressions and tally.num_aucs and tally.num_test_impressions):
+            raise InputError(f"users {shape.users}: too few for train, dev and test; raise --users")
         progress("write articles", 0, shape.news)
         for numbers, news in _draw_news(world, number, config.seed, has_bodies=config.format == "parquet"):
             train.write_news(news.filter(pa.array(tally.in_train[numbers])))
             dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
+            test.write_news(news.filter(pa.array(tally.in_test[numbers])))
             tally.add_news(news)
             progress("write articles", tally.num_written, shape.news)
     return Newsroom(
@@ -169,6 +172,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         num_clicks=int(tally.clicks.sum()),
         num_train_impressions=tally.num_train_impressions,
         num_dev_impressions=tally.num_dev_impressions,
+        num_test_impressions=tally.num_test_impressions,
         best_auc=tally.best_auc,
         popularity_auc=tally.popularity_auc,
         figures=tally.figures(),
@@ -183,6 +187,7 @@ class _Block:
     visits: Visits
     train: Pages
     dev: Pages
+    test: Pages
 
 
 def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
@@ -190,7 +195,8 @@ def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
     topic = load_lexicon().topic
     end = shape.days * DAY_SECONDS
     start = int(end * shape.history_share)
-    dev_start = end - max(1, round(shape.days * DEV_SHARE)) * DAY_SECONDS
+    test_start = end - DAY_SECONDS
+    dev_start = test_start - max(1, round(shape.days * DEV_SHARE)) * DAY_SECONDS
     for block, first_user in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
         rng = _rng(seed, 1, block)
         num_users = min(USERS_PER_BLOCK, shape.users - first_user)
@@ -199,7 +205,8 @@ def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
             first_user=first_user,
             visits=visits,
             train=build_pages(visits, start=start, end=dev_start, history_end=start, rng=rng),
-            dev=build_pages(visits, start=dev_start, end=end, history_end=dev_start, rng=rng),
+            dev=build_pages(visits, start=dev_start, end=test_start, history_end=dev_start, rng=rng),
+            test=build_pages(visits, start=test_start, end=end, history_end=test_start, rng=rng),
         )
 
 

@@ -41,7 +41,7 @@ from speedyfeed.training.validation_sample import ValidationSample
 from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
-"""Number of sampled articles that the projection of a new run is fitted to."""
+"""Number of sampled train articles that the projection of a new run is fitted to."""
 OVERDUE_SHARE = 1 / 16
 """Fraction of the token budget that a step adds to deliver debts of cached articles that are not read any more."""
 NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
@@ -207,7 +207,8 @@ class Trainer:
         first candidate.
         """
         news = self.model.news
-        rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
+        rng = np.random.default_rng(self.config.train.seed)
+        rows = rng.integers(1, self.store.num_train_news + 1, PROJECTED_NEWS)  # articles of train come first
         sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
         best, auc = news.init_candidates[0], 0.0
         if self.validation is not None and not news.is_user_dependent:
