@@ -30,6 +30,12 @@ def test_take_equals_picking_rows_one_by_one(rows, data):
     assert [row.tolist() for row in taken] == [rows[pick] for pick in picks]
 
 
+@given(rows=rows_of_numbers, limit=st.none() | st.integers(1, 5))
+def test_tails_are_the_ends_of_all_rows(rows, limit):
+    tails = ragged(rows).tails(limit)
+    assert [row.tolist() for row in tails] == [row if limit is None else row[-limit:] for row in rows]
+
+
 @given(parts=st.lists(rows_of_numbers, max_size=4))
 def test_a_table_written_in_parts_opens_as_one(parts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ragged")

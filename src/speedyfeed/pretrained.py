@@ -79,8 +79,9 @@ class Recommender(RecommenderModule):
     ) -> NDArray[np.float32]:
         """Encode a user by their clicks, oldest first, given as ids of articles or as rows of embeddings.
 
-        An empty history is a new user. Ids that are not in the catalogue raise `InputError`. `user` is the id of
-        the user, for models that use it; an id that was not seen in training is an unknown user.
+        An empty history is a new user; of a long one the latest clicks count, as many as in training. Ids that are
+        not in the catalogue raise `InputError`. `user` is the id of the user, for models that use it; an id that
+        was not seen in training is an unknown user.
         """
         if isinstance(history, np.ndarray):
             return self._encode_clicks(torch.from_numpy(history), self._user_index(user))
@@ -143,6 +144,7 @@ class Recommender(RecommenderModule):
                 news=NewsEncoderConfig(**facts["news"]),
                 words=WordConfig(**facts["words"]),
                 user=UserConfig(**facts["user"]),
+                max_clicks=facts.get("max_clicks"),  # models of earlier versions have no limit
             )
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -170,7 +172,8 @@ class Recommender(RecommenderModule):
             return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
 
     def _encode_clicks(self, clicks_LD: Tensor, user: int) -> NDArray[np.float32]:
-        users_1D = self.encode_users(clicks_LD.reshape(1, -1, self.news.dim), user_ids_B=torch.tensor([user]))
+        clicks_1LD = clicks_LD[self.config.latest_clicks].reshape(1, -1, self.news.dim)
+        users_1D = self.encode_users(clicks_1LD, user_ids_B=torch.tensor([user]))
         return users_1D[0].numpy()
 
     def _user_index(self, user: str | None) -> int:

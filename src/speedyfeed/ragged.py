@@ -55,6 +55,18 @@ class Ragged:
         places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(values=self.values[places], offsets=offsets)
 
+    def tails(self, limit: int | None) -> "Ragged":
+        """Last `limit` values of each row; None for all.
+
+        tails(1) of the example in the module header -> values [9, 4], offsets [0, 1, 1, 2]
+        """
+        if limit is None:
+            return self
+        lengths = np.minimum(self.lengths, limit)
+        offsets = offsets_of(lengths)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[1:] - offsets[1:], lengths)
+        return Ragged(values=self.values[places], offsets=offsets)
+
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     """Offsets of rows of these lengths: [2, 0, 1] -> [0, 2, 2, 3]."""

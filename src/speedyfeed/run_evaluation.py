@@ -29,7 +29,7 @@ from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
-from speedyfeed.evaluation.ranking import LATEST_CLICKS, EncodeUsers, latest, score_candidates
+from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
 from speedyfeed.models.packed import PackedNews
@@ -217,7 +217,7 @@ def _embed(finished: FinishedRun, data: EvaluationData, report: progress.Report)
     For the store it was trained on, a run holds the embeddings of all articles already.
     """
     model, shown = finished.model, data.impressions
-    clicked = latest(shown.histories, LATEST_CLICKS).values
+    clicked = shown.histories.tails(model.config.max_clicks).values
     needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
     news_VD = torch.zeros(1 + data.store.num_news, model.news.dim)
     own = _training_store(finished.path)

@@ -5,7 +5,7 @@ import pytest
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import ranking
-from speedyfeed.evaluation.ranking import RETRIEVED, latest, score_and_retrieve, score_candidates
+from speedyfeed.evaluation.ranking import RETRIEVED, score_and_retrieve, score_candidates
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import ExactIndex, Neighbours
 
@@ -95,19 +95,6 @@ def test_an_index_that_finds_half_says_so(impressions, news_VD):
     _, retrieved = score_and_retrieve(impressions, news_VD, MeanOfClicks(news_VD), build, one_pool(impressions))
     assert retrieved.news_per_pool < RETRIEVED
     assert retrieved.index_recall == pytest.approx(0.5, abs=0.01)
-
-
-def test_users_are_encoded_from_their_latest_clicks_not_the_oldest(impressions, news_VD):
-    encode = MeanOfClicks(news_VD)
-    score_candidates(impressions, news_VD, encode, latest_clicks=4)
-    histories = [impressions.histories[user].tolist() for user in np.unique(impressions.users)]
-    assert encode.histories == [history[-4:] for history in histories]
-    assert any(len(history) > 4 for history in histories)
-
-
-def test_latest_keeps_the_end_of_each_row():
-    histories = Ragged(values=np.array([7, 9, 4, 5]), offsets=np.array([0, 3, 3, 4]))
-    assert [row.tolist() for row in latest(histories, 2)] == [[9, 4], [], [5]]
 
 
 def test_a_model_that_has_diverged_is_named(impressions, news_VD):

@@ -1,5 +1,6 @@
 """Histories of many users to user embeddings: in batches, or one by one for user-dependent models.
 
+Of every history, the latest clicks count, as many as the model was trained on (`max_clicks`).
 Shapes: B users   L clicks   V all articles   D embedding width
 """
 
@@ -31,6 +32,7 @@ def history_encoder(
     """
 
     def encode(histories: Ragged, users: NDArray[np.int64]) -> Rows:
+        histories = histories.tails(model.config.max_clicks)
         encoded = np.zeros((len(histories), news_VD.size(1)), np.float32)
         order = np.argsort(histories.lengths, kind="stable")
         for start in range(0, len(order), USERS_PER_BATCH):
@@ -59,7 +61,8 @@ def user_dependent_encoder(
     def encode(user: int, history: NDArray[np.integer]) -> tuple[Rows, Rows]:
         index = int(indices[user])
         news_VD = news_for(index)
-        clicks_1LD = news_VD[torch.from_numpy(np.asarray(history, np.int64))][None]
+        latest = np.asarray(history[model.config.latest_clicks], np.int64)
+        clicks_1LD = news_VD[torch.from_numpy(latest)][None]
         user_1D = model.encode_users(clicks_1LD, user_ids_B=torch.tensor([index]))
         return news_VD.numpy(), user_1D[0].numpy()
 

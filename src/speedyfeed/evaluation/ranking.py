@@ -27,8 +27,6 @@ EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
 Users are rows of `Impressions.histories`.
 """
 
-LATEST_CLICKS = 100
-"""Number of latest clicks that represent a user."""
 RETRIEVED = 200
 """Number of articles retrieved for each user."""
 
@@ -58,12 +56,11 @@ def score_candidates(
     news_VD: Embeddings,
     encode_users: EncodeUsers,
     *,
-    latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> Ragged:
     """Score every candidate by its inner product with the user; -inf for a candidate without text."""
     scorer = _Scorer(impressions, news_VD)
-    for chunk in _visit(impressions, np.arange(len(impressions.users)), encode_users, latest_clicks, report):
+    for chunk in _visit(impressions, np.arange(len(impressions.users)), encode_users, report):
         scorer.score(chunk)
     return scorer.result()
 
@@ -75,7 +72,6 @@ def score_and_retrieve(
     build_index: BuildIndex,
     pools: NDArray[np.integer],
     *,
-    latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
     """Score every candidate, and search the clicked articles among all candidates of the impression's pool.
@@ -94,7 +90,7 @@ def score_and_retrieve(
         if len(news) >= max(sizes, default=0):
             parameters = index.parameters
         sizes.append(len(news))
-        for number, chunk in enumerate(_visit(impressions, rows, encode_users, latest_clicks, report)):
+        for number, chunk in enumerate(_visit(impressions, rows, encode_users, report)):
             scorer.score(chunk)
             neighbours = index.search(chunk.users_BD, RETRIEVED)
             _find_clicks(impressions, chunk, neighbours, found)
@@ -148,7 +144,6 @@ def _visit(
     impressions: Impressions,
     rows: NDArray[np.int64],
     encode_users: EncodeUsers,
-    latest_clicks: int,
     report: progress.Report,
 ) -> Iterator[_Chunk]:
     """Visit impressions, a chunk of users at a time."""
@@ -161,7 +156,7 @@ def _visit(
         starts = impressions.candidates.offsets[rows[first:end]]
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
-            users_BD=encode_users(latest(histories, latest_clicks), users[start : start + _USERS]),
+            users_BD=encode_users(histories, users[start : start + _USERS]),
             positions=_ranges(starts, lengths),
             user_of=np.repeat(row_of[first:end] - start, lengths),
         )
@@ -180,16 +175,6 @@ def _find_clicks(
         is_here = neighbours.ids[chunk.user_of[some]] == np.where(news == PAD_NEWS, -1, news)[:, None]
         rank = 1 + is_here.argmax(axis=1) if is_here.shape[1] else np.zeros(len(some), np.int64)
         found[positions] = np.where(is_here.any(axis=1), rank, 0)
-
-
-def latest(histories: Ragged, num_clicks: int) -> Ragged:
-    """Latest clicks of each user.
-
-    [[7, 9, 4], [], [5]] with 2 -> [[9, 4], [], [5]]
-    """
-    lengths = np.minimum(histories.lengths, num_clicks)
-    positions = _ranges(histories.offsets[1:] - lengths, lengths)
-    return Ragged(values=histories.values[positions], offsets=offsets_of(lengths))
 
 
 def _rows_by_pool(pools: NDArray[np.integer]) -> list[NDArray[np.int64]]:

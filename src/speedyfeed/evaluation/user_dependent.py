@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions
-from speedyfeed.evaluation.ranking import LATEST_CLICKS, RETRIEVED, Retrieved
+from speedyfeed.evaluation.ranking import RETRIEVED, Retrieved
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings
 
 EncodeForUser = Callable[[int, NDArray[np.integer]], tuple[Embeddings, Embeddings]]
-"""A function from a user (row of `Impressions.histories`) and their latest clicks to news_VD and user_D."""
+"""A function from a user (row of `Impressions.histories`) and their history to news_VD and user_D."""
 
 
 def score_and_retrieve_user_dependent(
@@ -24,7 +24,6 @@ def score_and_retrieve_user_dependent(
     encode_for_user: EncodeForUser,
     pools: NDArray[np.integer],
     *,
-    latest_clicks: int = LATEST_CLICKS,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
     """Score every candidate and rank the clicked articles in their pool, as `score_and_retrieve` does."""
@@ -35,7 +34,7 @@ def score_and_retrieve_user_dependent(
     users = np.unique(impressions.users)
     for done, user in enumerate(users.tolist()):
         report("rank", done, len(users))
-        news_VD, user_D = encode_for_user(user, impressions.histories[user][-latest_clicks:])
+        news_VD, user_D = encode_for_user(user, impressions.histories[user])
         scores_V = news_VD @ user_D
         for row in np.flatnonzero(impressions.users == user).tolist():
             positions = slice(*candidates.offsets[row : row + 2])

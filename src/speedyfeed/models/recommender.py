@@ -33,6 +33,13 @@ class RecommenderConfig:
     words: WordConfig = field(default_factory=WordConfig)
     """Settings of news encoders that start from words; unused by language models."""
     user: UserConfig = field(default_factory=UserConfig)
+    max_clicks: int | None = None
+    """Maximum number of clicks, the latest ones, that users are encoded from, as in training; None for all."""
+
+    @property
+    def latest_clicks(self) -> slice:
+        """Part of a history, oldest click first, that users are encoded from."""
+        return slice(None if self.max_clicks is None else -self.max_clicks, None)
 
     @property
     def uses_words(self) -> bool:
@@ -113,7 +120,9 @@ class RecommenderModule(nn.Module):
         """Attention weight of each click in the user embedding; None for user encoders that have none.
 
         With encoders that sum the clicks themselves (attentive, additive), a score is the sum over clicks of the
-        weight times the inner product with the candidate, plus that of the learned start.
+        weight times the inner product with the candidate, plus that of the learned start. Clicks before the latest
+        `max_clicks` have weight 0.
         """
-        weights_L = weigh_clicks(self.user, torch.from_numpy(clicks).to(next(self.parameters()).device))
-        return None if weights_L is None else weights_L.cpu().numpy()
+        latest = clicks[self.config.latest_clicks]
+        weights_L = weigh_clicks(self.user, torch.from_numpy(latest).to(next(self.parameters()).device))
+        return None if weights_L is None else np.pad(weights_L.cpu().numpy(), (len(clicks) - len(latest), 0))

@@ -221,6 +221,7 @@ class Feed:
 
     def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
         """Clicks that contribute most to the score of each hit: attention weight times inner product."""
+        clicks = clicks.select(self._model.config.latest_clicks)
         if not len(clicks.positions):
             return [[] for _ in hits.rows]
         attention_L = self._model.weigh_clicks(clicks.embeddings)
@@ -254,6 +255,10 @@ class _Clicks:
     """Position of each row in the whole history."""
     unknown: Sequence[str]
     """Ids of the other clicks."""
+
+    def select(self, part: slice) -> "_Clicks":
+        """Some of the clicks."""
+        return _Clicks(embeddings=self.embeddings[part], positions=self.positions[part], unknown=self.unknown)
 
     @classmethod
     def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":

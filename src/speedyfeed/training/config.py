@@ -77,4 +77,6 @@ class RunConfig:
     @property
     def recommender(self) -> RecommenderConfig:
         """Settings of the model alone."""
-        return RecommenderConfig(news=self.news, words=self.words, user=self.user)
+        return RecommenderConfig(
+            news=self.news, words=self.words, user=self.user, max_clicks=self.batch.max_clicks
+        )
