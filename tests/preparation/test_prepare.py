@@ -14,6 +14,7 @@ import ibis
 import numpy as np
 import pytest
 
+from speedyfeed.cli.prepare import print_summary
 from speedyfeed.data.manifest import MANIFEST
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, open_store
 from speedyfeed.errors import InputError
@@ -64,7 +65,12 @@ def test_everything_read_is_kept_or_counted_as_dropped(mind_logs, tmp_path):
         "clicks": 5,
         "candidates": 10,
     }
-    assert counts.splits["train"].kept == {"users": 2, "clicks": 6, "clicks_with_negatives": 4}
+    assert counts.splits["train"].kept == {
+        "users": 2,
+        "clicks": 6,
+        "clicks_with_negatives": 4,
+        "clicks_whose_negatives_lack_text": 0,
+    }
     assert counts.splits["train"].dropped == {
         "history_clicks_without_text": 2,
         "clicks_without_text": 1,
@@ -75,6 +81,18 @@ def test_everything_read_is_kept_or_counted_as_dropped(mind_logs, tmp_path):
     }
     assert counts.splits["dev"].dropped["candidates_without_text"] == 1
     assert (counts.news.read, counts.news.kept, counts.news.repeated) == (8, 5, 3)
+
+
+def test_clicks_that_lose_all_negatives_for_lack_of_text_are_counted(mind_logs, tmp_path, capsys):
+    with (mind_logs / "train" / "behaviors.tsv").open("a") as file:
+        file.write("8\tU1\t11/12/2019 3:00:00 PM\t\tN3-1 N5-1 X1-1 X1-0 X2-0\n")  # two clicks
+        file.write("9\tU3\t11/12/2019 4:00:00 PM\t\tN3-1\n")  # nothing else was shown
+    store = make(mind_logs, tmp_path / "store")
+    kept = store.manifest.counts.splits["train"].kept
+    assert kept["clicks_whose_negatives_lack_text"] == 2
+    assert kept["clicks"] - kept["clicks_with_negatives"] == 2 + 3  # two of histories, and the last one
+    print_summary(store)
+    assert ", 2 clicks whose negatives lack text\n" in capsys.readouterr().out
 
 
 def test_unlabelled_impressions_are_kept_to_be_ranked(mind_logs, tmp_path):

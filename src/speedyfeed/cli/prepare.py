@@ -67,14 +67,16 @@ def print_summary(store: Store) -> None:
         f"{news.without_words:,} without a word; a vocabulary of {counts.vocabulary_size or 0:,} words"
     )
     print(_validation_line(store))
+    kinds = ("history_clicks", "clicks", "candidates")
     for name, split in counts.splits.items():
         print(f"{name}: {split.read['impressions']:,} impressions of {split.read['users']:,} users")
-        for kind in ("history_clicks", "clicks", "candidates"):
+        for kind in kinds:
             total, lost = split.read[kind], split.dropped[f"{kind}_without_text"]
             share = f" ({lost / total:.1%})" if lost else ""
             print(f"  {_plain(kind):16}{total:>13,} read {lost:>13,} without text{share}")
         for title, facts in (("kept", split.kept), ("dropped", split.dropped)):
-            rest = [f"{count:,} {_plain(kind)}" for kind, count in facts.items() if not kind.endswith("_text")]
+            shown = {f"{kind}_without_text" for kind in kinds}
+            rest = [f"{count:,} {_plain(kind)}" for kind, count in facts.items() if kind not in shown]
             if rest:
                 print(f"  {title}: {', '.join(rest)}")
 

@@ -35,6 +35,8 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
 
     pools = counted(engine.read(timeline.pools(impressions, ids), "pools"), report, "join negatives")
     pool_sizes = _write_by_row(folder, "pools", pools, read["impressions"])
+    textless = impressions.filter(_.skipped.length() > 0).anti_join(engine.reopen("pools"), "row")
+    num_textless = engine.load(timeline.count_references(textless, "clicked", ids))["known"][0].as_py()
     clicks = counted(engine.read(timeline.clicks(impressions, ids), "timelines"), report, "join timelines")
     users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes)
     pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
@@ -44,6 +46,7 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
             "users": len(users),
             "clicks": num_clicks,
             "clicks_with_negatives": num_with_pool,
+            "clicks_whose_negatives_lack_text": num_textless,
         },
         dropped={
             **without_text,
