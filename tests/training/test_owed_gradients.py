@@ -196,6 +196,20 @@ def test_old_debts_are_delivered_though_the_article_does_not_come_again(store, s
     assert 0.5 < trainer.owed.share_delivered < 1
 
 
+@pytest.mark.parametrize("train_layers", [0, 1])
+def test_a_cached_row_is_what_the_weights_say(train_layers, store, config, tmp_path):
+    news = replace(config.news, train_layers=train_layers)
+    for name, rate in (("none", 0.0), ("some", 0.1)):
+        run = replace(config, news=replace(news, hidden_dropout=rate))
+        trainer = Trainer(start_run(tmp_path / name, run, store), store)
+        with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch, run.cache, seed=0) as loader:
+            batch = next(loader)
+        trainer.step(batch, 0.0)
+        ids = torch.from_numpy(batch.encode_E).long()
+        clean = trainer.model.news.encode_texts(trainer.news.select(ids))
+        assert torch.allclose(trainer.cache.read(ids), clean, atol=1e-5) == (rate == 0)
+
+
 def test_the_conventional_workflow_has_no_cache_and_no_debts(store, still, tmp_path):
     run = replace(conventional(still), train=still.train)
     assert Trainer(start_run(tmp_path / "run", run, store), store).owed is None
