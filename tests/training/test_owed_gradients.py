@@ -191,6 +191,9 @@ def test_old_debts_are_delivered_though_the_article_does_not_come_again(store, s
         for batch in islice(loader, 12):
             trainer.step(batch, 0.0)
             since.append(int(trainer.export_owed()["since"].numpy().min(initial=batch.step)))
+            assert torch.equal(
+                trainer.owed.owing().sort()[0], torch.from_numpy(np.flatnonzero(loader.state().debts_V >= 0))
+            )
     assert all(oldest >= step - 2 for step, oldest in enumerate(since))
     assert any(oldest == step - 2 for step, oldest in enumerate(since))
     assert 0.5 < trainer.owed.share_delivered < 1

@@ -192,6 +192,7 @@ def _open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
         config.cache,
         seed=config.train.seed,
         epochs=config.train.epochs,
+        accumulate=config.train.accumulate,
         state=state,
         fallback_negatives=trainer.loss.uses_fallback_negatives,
     )
