@@ -17,6 +17,7 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews
+from speedyfeed.encoding.drift import CacheDrift
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.encoding.owed_gradients import OwedGradients
@@ -83,6 +84,7 @@ class Trainer:
             if config.cache.gamma and config.cache.gradients
             else None
         )
+        self.drift = CacheDrift(gamma=config.cache.gamma)
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
@@ -105,8 +107,7 @@ class Trainer:
         self._start_step(batch.step)
         with self.precision.autocast():
             learned = self.workflow(batch)
-        if self.cache is not None and self.group.is_writer:
-            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_EH, batch.step)
+        self._write_cache(learned.merged, batch.step)
         # A barrier as well: rows written above are there when the next step of any rank reads them.
         value = self.group.all_reduce(float(learned.loss.detach()))
         if not math.isfinite(value):
@@ -125,6 +126,13 @@ class Trainer:
         if is_last:
             self.flush(lr_factor)
         return value
+
+    def _write_cache(self, merged: MergedNews, step: int) -> None:
+        """Write fresh rows to the cache, and compare them with those that they replace."""
+        if self.cache is not None and self.group.is_writer:
+            if self.group.is_rank_0:
+                self.drift.compare(self.model.news, self.cache, merged.encoded_E, merged.encoded_EH, step)
+            self.cache.write(merged.encoded_E, merged.encoded_EH, step)
 
     def _start_step(self, step: int) -> None:
         self.model.train()
