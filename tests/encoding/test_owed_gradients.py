@@ -107,6 +107,18 @@ def test_a_skipped_update_forgets_what_it_collected_and_nothing_else() -> None:
     assert owed.owing().tolist() == [2, 7, 5]
 
 
+def test_memory_is_for_articles_that_owe_alone() -> None:
+    owed = OwedGradients(num_news=1000, width=2)
+    for step in range(100):
+        ids = torch.arange(10 * step, 10 * step + 10) + 1
+        owed.collect(step, ids, ids, torch.ones(10, 2))
+        owed.settle(1.0)
+        owed.deliver(ids, torch.ones(10, 2))
+        owed.settle(1.0)
+    assert owed.share_delivered == 1
+    assert len(owed._rows._rows_SH) <= 2 * 11
+
+
 def test_a_gradient_that_overflowed_is_not_owed() -> None:
     owed = some_debts()
     owed.collect(5, torch.tensor([2, 9]), torch.tensor([2, 9]), torch.tensor([[torch.inf, 0], [1, 1]]))
