@@ -80,4 +80,5 @@ def _encoding(batch: Batch, ids: NDArray[np.int32]) -> Batch:
         has_own_negatives_BL=np.ones((1, len(ids)), np.bool),
         encode_E=ids,
         cached_R=ids[:0],
+        deliver_E=ids[:0],
     )

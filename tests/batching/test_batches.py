@@ -35,6 +35,8 @@ plans = st.builds(
     beta=st.sampled_from([0.0, 0.1, ALWAYS]),
     draw=st.sampled_from(["step", "news"]),
     seed=st.integers(0, 3),
+    gradients=st.booleans(),
+    accumulate=st.integers(1, 3),
 )
 NO_CACHE = CacheConfig(gamma=0).plan(0)
 
@@ -50,10 +52,12 @@ def batches_of(
     plan: CachePlan,
     start: Position | None = None,
     stamps: Any = None,
+    debts: Any = None,
 ) -> list[Batch]:
     """All batches of some epochs."""
     stamps = new_stamps(NUM_NEWS) if stamps is None else stamps
-    batcher = Batcher(sampler_of(log, config, plan.seed), tokens, config, plan, start or Position(), stamps)
+    sampler = sampler_of(log, config, plan.seed)
+    batcher = Batcher(sampler, tokens, config, plan, start or Position(), stamps, debts)
     return list(takewhile(lambda batch: batch.epoch < EPOCHS, batcher))
 
 
@@ -68,12 +72,16 @@ def contents(batch: Batch) -> list[Any]:
         batch.has_own_negatives_BL,
         batch.encode_E,
         batch.cached_R,
+        batch.deliver_E,
     )
     return [
         (batch.step, batch.epoch, batch.num_tokens, batch.num_padded_tokens),
         (after.step, after.epoch, after.cursor, after.waiting.tolist()),
         *[(array.dtype, array.shape, array.tolist()) for array in arrays],
     ]
+
+
+Emitted = tuple[list[int], set[int], set[int], list[int]]
 
 
 @dataclass
@@ -86,7 +94,10 @@ class Waiting:
 
 
 class SlowBatcher:
-    """Users one by one into buckets, all counts from scratch; yields users, encoded and read news of each step."""
+    """Users one by one into buckets, all counts from scratch.
+
+    Yields the users of each step, and its encoded, read and delivered news.
+    """
 
     def __init__(self, log: Timelines, tokens: np.ndarray, config: BatchConfig, plan: CachePlan) -> None:
         self.sampler = sampler_of(log, config, plan.seed)
@@ -94,6 +105,7 @@ class SlowBatcher:
         self.tokens = tokens.tolist()
         self.config = config
         self.written: dict[int, int] = {}
+        self.debts: dict[int, int] = {}
         self.step = 0
         self.edges: list[float] = []
         if config.mode == "padded":
@@ -114,6 +126,28 @@ class SlowBatcher:
         fraction = to_uniform(random_bits(self.plan.seed, Stream.CACHE, self.step, np.array([place])))
         return bool(fraction < 1 - np.exp(-self.plan.beta * self.step))
 
+    def is_last_of_update(self) -> bool:
+        return self.step % self.plan.accumulate == self.plan.accumulate - 1
+
+    def overdue(self) -> list[int]:
+        if not self.is_last_of_update():
+            return []
+        chosen: list[int] = []
+        for since, news in sorted((since, news) for news, since in self.debts.items()):
+            tokens = sum(self.tokens[one] for one in (*chosen, news))
+            if since + self.plan.gamma < self.step and (not chosen or 16 * tokens <= self.config.token_budget):
+                chosen.append(news)
+            else:
+                break
+        return chosen
+
+    def owe(self, encoded: set[int], read: set[int]) -> None:
+        for news in encoded & self.debts.keys():
+            if self.is_last_of_update() and self.debts[news] <= self.step - self.plan.accumulate:
+                del self.debts[news]
+        if self.plan.gradients:
+            self.debts = dict.fromkeys(read, self.step) | self.debts
+
     def num_tokens(self, encoded: set[int]) -> int:
         tokens = [self.tokens[news] for news in encoded]
         return sum(tokens) if self.config.mode == "packed" else len(tokens) * max(tokens, default=0)
@@ -127,19 +161,23 @@ class SlowBatcher:
             if longest_history * (place + 1) > self.config.max_clicks_per_batch:
                 return instance.arrival, bucket[:place]
             encoded |= {news for row in instance.candidates for news in row if not self.is_cache_hit(news)}
-            if self.num_tokens(encoded) >= self.config.token_budget:
+            room = sum(self.tokens[news] for news in self.overdue())
+            if self.num_tokens(encoded) >= self.config.token_budget - room:
                 return instance.arrival, bucket[: place + 1]
         return None
 
-    def emit(self, bucket: list[Waiting], members: list[Waiting]) -> tuple[list[int], set[int], set[int]]:
+    def emit(self, bucket: list[Waiting], members: list[Waiting]) -> Emitted:
         merged = {news for instance in members for row in instance.candidates for news in row}
         read = {news for news in merged if self.is_cache_hit(news)}
-        self.written |= dict.fromkeys(merged - read, self.step)
+        delivered = [news for news in self.overdue() if news not in merged - read]
+        encoded = merged - read | set(delivered)
+        self.written |= dict.fromkeys(encoded, self.step)
+        self.owe(encoded, read)
         self.step += 1
         del bucket[: len(members)]
-        return [instance.user for instance in members], merged - read, read
+        return [instance.user for instance in members], merged - read, read, delivered
 
-    def __iter__(self) -> Iterator[tuple[list[int], set[int], set[int]]]:
+    def __iter__(self) -> Iterator[Emitted]:
         for epoch in range(EPOCHS):
             buckets: list[list[Waiting]] = [[] for _ in range(len(self.edges) + 1)]
             for arrival, user in enumerate(self.sampler.order(epoch)):
@@ -151,7 +189,7 @@ class SlowBatcher:
                 yield self.emit(oldest, list(oldest))
                 yield from self.emit_closed(buckets)
 
-    def emit_closed(self, buckets: list[list[Waiting]]) -> Iterator[tuple[list[int], set[int], set[int]]]:
+    def emit_closed(self, buckets: list[list[Waiting]]) -> Iterator[Emitted]:
         while closing := [(*found, bucket) for bucket in buckets if (found := self.closing(bucket))]:
             _, members, bucket = min(closing, key=lambda found: found[0])
             yield self.emit(bucket, members)
@@ -161,7 +199,12 @@ class SlowBatcher:
 @given(log=logs(), tokens=lengths, config=configs, plan=plans)
 def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, config, plan):
     fast = [
-        (batch.users_B.tolist(), set(batch.encode_E.tolist()), set(batch.cached_R.tolist()))
+        (
+            batch.users_B.tolist(),
+            set(batch.encode_E.tolist()),
+            set(batch.cached_R.tolist()),
+            batch.deliver_E.tolist(),
+        )
         for batch in batches_of(log, tokens, config, plan)
     ]
     assert fast == list(SlowBatcher(log, tokens, config, plan))
@@ -214,7 +257,26 @@ def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, 
         assert read == sorted(set(read))
         assert sorted(encode + read) == sorted({*batch.history_BL.flat, *batch.negatives_BLN.flat} - {0})
         assert all(written[news] < step <= written[news] + plan.gamma for news in read)
-        written |= dict.fromkeys(encode, step)
+        written |= dict.fromkeys([*encode, *batch.deliver_E.tolist()], step)
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_debts_that_are_overdue_are_delivered_one_at_least_in_each_update(log, tokens, config, plan):
+    reads: list[tuple[int, int]] = []  # news and step of what is not delivered, oldest first
+    waiting: list[tuple[int, int]] = []
+    for batch in batches_of(log, tokens, config, plan):
+        waiting += [(news, batch.step) for news in batch.cached_R.tolist()]
+        if (batch.step + 1) % plan.accumulate:
+            assert not len(batch.deliver_E)
+            continue
+        encoded = {*batch.encode_E.tolist(), *batch.deliver_E.tolist()}
+        assert set(batch.deliver_E.tolist()) <= {news for news, step in reads if step < batch.step - plan.gamma}
+        if plan.gradients and plan.accumulate == 1 and reads and reads[0][1] < batch.step - plan.gamma:
+            assert reads[0][0] in encoded
+        reads, waiting = [(news, step) for news, step in reads if news not in encoded] + waiting, []
+    if not plan.gradients:
+        assert not any(len(batch.deliver_E) for batch in batches_of(log, tokens, config, plan))
 
 
 @few
@@ -222,10 +284,12 @@ def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, 
 def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, plan, data):
     batches = batches_of(log, tokens, config, plan)
     stop = data.draw(st.integers(1, len(batches)))
-    stamps = new_stamps(NUM_NEWS)
+    stamps, debts = new_stamps(NUM_NEWS), new_stamps(NUM_NEWS)
     for batch in batches[:stop]:
-        stamps[batch.encode_E] = batch.step
-    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps)
+        encoded = np.concatenate([batch.encode_E, batch.deliver_E])
+        stamps[encoded] = batch.step
+        plan.note_debts(debts, batch.step, encoded, batch.cached_R)
+    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps, debts)
     assert [contents(batch) for batch in rest] == [contents(batch) for batch in batches[stop:]]
 
 
@@ -255,8 +319,9 @@ def test_a_batch_exceeds_the_budget_by_its_last_user_at_most_and_never_the_cap(l
     for batch in batches_of(log, tokens, config, plan):
         assert batch.history_BL.size <= config.max_clicks_per_batch
         others = {*batch.history_BL[:-1].flat, *batch.negatives_BLN[:-1].flat} & set(batch.encode_E.tolist())
-        assert sum(tokens[list(others)]) < config.token_budget
-        assert batch.num_padded_tokens == batch.num_tokens == tokens[batch.encode_E].sum()
+        assert not others or sum(tokens[[*others, *batch.deliver_E]]) < config.token_budget
+        encoded = [*batch.encode_E, *batch.deliver_E]
+        assert batch.num_padded_tokens == batch.num_tokens == tokens[encoded].sum()
         assert batch.data_efficiency == 1
 
 

@@ -24,7 +24,7 @@ LOG = timelines(
     [[1, 2, 3], [4, 5], [6]],
 )
 CONFIG = BatchConfig(token_budget=40, max_clicks=6, negatives=1, max_clicks_per_batch=50, prefetch=3)
-CACHE = CacheConfig(gamma=4, beta=0.2, draw="step")
+CACHE = CacheConfig(gamma=2, beta=0.2, draw="news", gradients=True)
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +37,19 @@ def _no_thread_is_left():
         assert not thread.is_alive(), thread.name
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("mode", ["packed", "padded"])
-def test_a_new_loader_goes_on_after_the_last_batch_consumed(mode):
+def test_a_new_loader_goes_on_after_the_last_batch_consumed(mode, accumulate):
     config = replace(CONFIG, mode=mode, num_buckets=3)
-    with Loader(LOG, TOKENS, config, CACHE, seed=0, epochs=3) as loader:
-        uninterrupted = [contents(batch) for batch in loader]
+    with Loader(LOG, TOKENS, config, CACHE, seed=0, epochs=3, accumulate=accumulate) as loader:
+        batches = list(loader)
+    assert any(len(batch.deliver_E) for batch in batches)
+    uninterrupted = [contents(batch) for batch in batches]
     assert len(uninterrupted) > 20
     state = None
     resumed = []
     for stop in (1, 2, 7, len(uninterrupted)):  # each time some batches were prefetched and are lost
-        with Loader(LOG, TOKENS, config, CACHE, seed=0, epochs=3, state=state) as loader:
+        with Loader(LOG, TOKENS, config, CACHE, seed=0, epochs=3, accumulate=accumulate, state=state) as loader:
             resumed += [contents(batch) for _, batch in zip(range(stop), loader, strict=False)]
             state = LoaderState.from_arrays(loader.state().arrays())
     assert resumed == uninterrupted

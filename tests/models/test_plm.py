@@ -3,11 +3,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, GPT2Config, MobileBertConfig, MPNetConfig
+from transformers import AutoModel, GPT2Config, MobileBertConfig, MPNetConfig, PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.plm import build_encoder, load_config, load_encoder, max_length, verify
-from tests.models.families import CONFIGS, build
+from speedyfeed.models.bus import build_layout
+from speedyfeed.models.plm import build_encoder, first_position, load_config, load_encoder, max_length, verify
+from tests.models.families import CONFIGS, build, random_tokens
 
 TINY = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -80,6 +81,30 @@ def test_attention_dropout_can_be_set(family: str, tmp_path: Path) -> None:
 
     assert dropout(0.25) == 0.25
     assert dropout(None) == {"bert": 0.1, "distilbert": 0.1, "modernbert": 0.0}[family]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_without_dropout_training_mode_encodes_like_evaluation_mode(family: str, tmp_path: Path) -> None:
+    saved = build(family)
+    rates = [name for name, rate in saved.config.to_dict().items() if "dropout" in name and rate is not None]
+    saved.config.update(dict.fromkeys(rates, 0.5))
+    saved.save_pretrained(tmp_path)
+    lengths = [5, 3]
+    layout = build_layout(torch.tensor(lengths), torch.tensor([1, 1]))
+    tokens = random_tokens(lengths)[layout.order_T][None]
+
+    def encode(model: PreTrainedModel, *, is_training: bool) -> torch.Tensor:
+        positions = layout.position_T[None] + first_position(model)
+        with torch.no_grad():
+            hidden: torch.Tensor = model.train(is_training)(
+                input_ids=tokens, position_ids=positions, layout=layout
+            ).last_hidden_state
+        return hidden
+
+    for rate, is_same in ((0.0, True), (None, False)):
+        model = load_encoder(str(tmp_path), hidden_dropout=rate, attention_dropout=0.0)
+        ours, clean = (encode(model, is_training=mode) for mode in (True, False))
+        assert torch.equal(ours, clean) == is_same
 
 
 def test_a_saved_shape_builds_without_weights(tmp_path: Path) -> None:

@@ -165,6 +165,14 @@ def test_fused_and_separate_projections_are_one_model(tmp_path: Path) -> None:
     assert torch.equal(fused.get_parameter("bus_bias"), fused.get_parameter("rel_pos_bias.weight")[:, -1])
 
 
+def test_both_dropouts_can_be_set(tmp_path: Path) -> None:
+    path = write(tmp_path, published(fused=True))
+    config = load_encoder(f"unilm:{path}", hidden_dropout=0.25, attention_dropout=0.5).config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.5)
+    own = load_encoder(f"unilm:{path}").config
+    assert (own.hidden_dropout_prob, own.attention_probs_dropout_prob) == (0.1, 0.1)
+
+
 def test_the_first_token_type_moves_into_the_positions(tmp_path: Path) -> None:
     state = published(fused=True, types=2)
     loaded = load_encoder(f"unilm:{write(tmp_path, state)}")

@@ -7,6 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from torch.amp import GradScaler
 
 from speedyfeed.batching.loader import Loader
 from speedyfeed.models.users import USER_ENCODERS, UserConfig
@@ -14,14 +15,14 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import conventional
 from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
-from speedyfeed.training.loop import train
+from speedyfeed.training.loop import open_loader, train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 from tests.training.distributed.processes import run_ranks
 
 STEPS = 11
-BREAK = 6
+BREAK = 6  # the end of an update of 1, 2 or 3 batches
 
 
 @pytest.fixture
@@ -46,12 +47,6 @@ def learn(group, path, config, store, monkeypatch, *, breaks=False):
     """Summed gradients of all updates of a run, by parameter; it stops and resumes once if it `breaks`."""
     total, step = {}, Trainer.step
 
-    def add(parameters, _):
-        for number, parameter in enumerate(parameters):
-            if parameter.grad is not None:
-                total[number] = total.get(number, 0) + parameter.grad.double()
-        return torch.tensor(0.0)
-
     def interrupted(self, batch, factor):
         if batch.step == BREAK:
             raise KeyboardInterrupt
@@ -59,7 +54,7 @@ def learn(group, path, config, store, monkeypatch, *, breaks=False):
 
     group.on_rank_0(lambda: start_run(path, config, store))
     with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.utils, "clip_grad_norm_", add)
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, _: add_up(total, parameters))
         if breaks:
             with patch.context() as inner, pytest.raises(KeyboardInterrupt):
                 inner.setattr(Trainer, "step", interrupted)
@@ -71,8 +66,8 @@ def learn(group, path, config, store, monkeypatch, *, breaks=False):
 def assert_same(ours, twin):
     assert ours.keys() == twin.keys()
     assert len(ours) > 10
+    noise = 1e-5 * max(np.abs(expected).max() for expected in twin.values())
     for number, expected in twin.items():
-        noise = 1e-5 * np.abs(expected).max() + 1e-9
         np.testing.assert_allclose(ours[number], expected, rtol=0, atol=noise, err_msg=str(number))
 
 
@@ -92,13 +87,94 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", USER_ENCODERS)
+def random_case(still, name, seed):
+    """A run with this user encoder, whose other settings are drawn."""
+    rng = np.random.default_rng(seed)
+    cache = replace(
+        still.cache,
+        gamma=int(rng.integers(1, 9)),
+        beta=float(rng.choice([0.1, 0.5, 1e9])),
+        draw=str(rng.choice(["news", "step"])),
+    )
+    size, negatives, fallback = int(rng.integers(2, 7)), int(rng.integers(1, 4)), float(rng.uniform(0.1, 1))
+    return replace(
+        still,
+        user=replace(still.user, name=name),
+        batch=replace(still.batch, size=size, negatives=negatives, max_clicks=int(rng.integers(3, 9))),
+        cache=cache,
+        loss=replace(still.loss, fallback_negatives_weight=fallback),
+        train=replace(still.train, seed=seed, accumulate=int(rng.integers(1, 4))),
+    )
+
+
+def walk(group, path, config, store, monkeypatch, *, parts=(BREAK, STEPS - BREAK)):
+    """Summed gradients of some steps and a final delivery, by parameter; a new trainer for each part."""
+    group.on_rank_0(lambda: start_run(path, config, store))
+    group.barrier()
+    run, total = open_run(path), {}
+    trainer, state = Trainer(run, store, group), None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, _: add_up(total, parameters))
+        for num_steps in parts:
+            if state is not None:
+                owed, cache = trainer.export_owed(), trainer.cache
+                trainer = Trainer(run, store, group)
+                trainer.load_owed(owed)
+                if cache is not None and group.is_writer:
+                    trainer.cache.load(cache.export(BREAK - config.cache.gamma))
+                group.barrier()
+            with open_loader(trainer, state) as loader:
+                for batch in islice(loader, num_steps):
+                    trainer.step(batch, 0.0)
+                state = loader.state()
+        trainer.finish(STEPS, 0.0)
+    assert not trainer.owed or trainer.owed.share_delivered == 1
+    return {number: gradient.numpy() for number, gradient in total.items()}
+
+
+def add_up(total, parameters):
+    for number, parameter in enumerate(parameters):
+        if parameter.grad is not None:
+            total[number] = total.get(number, 0) + parameter.grad.double()
+    return torch.tensor(0.0)
+
+
+@pytest.mark.parametrize(("seed", "name"), list(enumerate(USER_ENCODERS)))
 def test_every_user_encoder_teaches_the_encoder_all_it_would_without_a_cache(
-    name, store, still, tmp_path, monkeypatch
+    seed, name, store, still, tmp_path, monkeypatch
 ):
-    run = replace(still, user=replace(still.user, name=name))
-    twin = learn(SINGLE_PROCESS, tmp_path / "twin", without_cache(run), store, monkeypatch)
-    assert_same(learn(SINGLE_PROCESS, tmp_path / "run", run, store, monkeypatch), twin)
+    run = random_case(still, name, seed)
+    twin = walk(SINGLE_PROCESS, tmp_path / "twin", without_cache(run), store, monkeypatch)
+    assert_same(walk(SINGLE_PROCESS, tmp_path / "run", run, store, monkeypatch), twin)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_with_every_user_encoder_ranks_deliver_what_their_users_owe(world, store, still, tmp_path, monkeypatch):
+    runs = {name: random_case(still, name, world * seed) for seed, name in enumerate(USER_ENCODERS, 1)}
+
+    def walk_all(group):
+        return {n: walk(group, tmp_path / n, run, store, monkeypatch, parts=[BREAK]) for n, run in runs.items()}
+
+    ranks = run_ranks(world, walk_all)
+    for name, run in runs.items():
+        path = tmp_path / f"{name}-twin"
+        twin = walk(SINGLE_PROCESS, path, without_cache(run), store, monkeypatch, parts=[BREAK])
+        for totals in ranks:
+            assert_same(totals[name], twin)
+
+
+def test_the_scale_of_the_loss_may_change_between_reading_and_delivering(store, still, tmp_path, monkeypatch):
+    run = replace(still, cache=replace(still.cache, beta=1e9))
+    twin = walk(SINGLE_PROCESS, tmp_path / "twin", without_cache(run), store, monkeypatch)
+    scalers = []
+
+    def scaler(device, enabled):
+        scalers.append(GradScaler(device, init_scale=4.0, growth_interval=2))
+        return scalers[-1]
+
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    assert_same(walk(SINGLE_PROCESS, tmp_path / "run", run, store, monkeypatch), twin)
+    assert scalers[0].get_scale() > 4
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -120,14 +196,10 @@ def test_without_it_gradients_are_lost(store, still, tmp_path, monkeypatch):
     assert not any("gradient_delivered" in line for line in lines(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("name", ["all cached", "accumulated", "in-batch loss"])
-def test_ranks_deliver_what_their_users_owe(name, store, still, tmp_path, monkeypatch):
-    run = VARIANTS[name](still)
+def test_ranks_share_the_in_batch_loss_and_are_killed(store, still, tmp_path, monkeypatch):
+    run = VARIANTS["in-batch loss"](still)
     twin = learn(SINGLE_PROCESS, tmp_path / "twin", without_cache(run), store, monkeypatch)
-    ranks = run_ranks(
-        2, lambda group: learn(group, tmp_path / "run", run, store, monkeypatch, breaks=name == "accumulated")
-    )
-    for total in ranks:
+    for total in run_ranks(2, lambda group: learn(group, tmp_path / "run", run, store, monkeypatch, breaks=True)):
         assert_same(total, twin)
 
 
@@ -151,6 +223,31 @@ def test_another_number_of_ranks_resumes_with_the_same_debts(store, still, tmp_p
     assert alone["rows"][:, :, 0].tolist() == [[1, 1]]
     three = run_ranks(3, lambda group: debts(group, is_first=False))
     assert three[2]["rows"][:, :, 0].tolist() == [[1, 1], [0, 0], [0, 0]]
+
+
+SMOKES = {
+    "bf16": lambda run: replace(
+        run, cache=replace(run.cache, dtype="bf16"), train=replace(run.train, precision="bf16")
+    ),
+    "last": lambda run: replace(run, news=replace(run.news, encoder=f"last:{run.news.encoder}")),
+    "padded": lambda run: replace(run, batch=replace(run.batch, mode="padded")),
+    "draw step": lambda run: replace(run, cache=replace(run.cache, draw="step")),
+    "accumulated": lambda run: replace(run, train=replace(run.train, accumulate=3)),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", SMOKES)
+def test_nothing_warns(name, store, config, tmp_path, caplog):
+    cache = replace(config.cache, gradients=True, draw="news", beta=0.5)
+    config = replace(config, train=replace(config.train, encoder_lr=1e-5, lr=1e-5))
+    run = SMOKES[name](replace(config, cache=cache, train=replace(config.train, steps=12, validations=0)))
+    train(start_run(tmp_path / "run", run, store), store)
+    assert not [record for record in caplog.records if record.levelname != "INFO"]
+    *_, before, last = lines(tmp_path / "run")
+    assert last["gradient_delivered"] == 1
+    assert 0.9 < before["cache_cosine_p5"] <= before["cache_cosine"] < 1.001
+    assert 0.9 < last["cache_cosine_age_4"] < 1.001
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -191,9 +288,26 @@ def test_old_debts_are_delivered_though_the_article_does_not_come_again(store, s
         for batch in islice(loader, 12):
             trainer.step(batch, 0.0)
             since.append(int(trainer.export_owed()["since"].numpy().min(initial=batch.step)))
+            assert torch.equal(
+                trainer.owed.owing().sort()[0], torch.from_numpy(np.flatnonzero(loader.state().debts_V >= 0))
+            )
     assert all(oldest >= step - 2 for step, oldest in enumerate(since))
     assert any(oldest == step - 2 for step, oldest in enumerate(since))
     assert 0.5 < trainer.owed.share_delivered < 1
+
+
+@pytest.mark.parametrize("train_layers", [0, 1])
+def test_a_cached_row_is_what_the_weights_say(train_layers, store, config, tmp_path):
+    news = replace(config.news, train_layers=train_layers)
+    for name, rate in (("none", 0.0), ("some", 0.1)):
+        run = replace(config, news=replace(news, hidden_dropout=rate))
+        trainer = Trainer(start_run(tmp_path / name, run, store), store)
+        with Loader(store.train, trainer.news.lengths_M.numpy(), run.batch, run.cache, seed=0) as loader:
+            batch = next(loader)
+        trainer.step(batch, 0.0)
+        ids = torch.from_numpy(batch.encode_E).long()
+        clean = trainer.model.news.encode_texts(trainer.news.select(ids))
+        assert torch.allclose(trainer.cache.read(ids), clean, atol=1e-5) == (rate == 0)
 
 
 def test_the_conventional_workflow_has_no_cache_and_no_debts(store, still, tmp_path):

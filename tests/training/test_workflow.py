@@ -63,7 +63,10 @@ def learn(model, config, store, log, stamps=None, cache=None):
     news = open_packed(store, word_tokens=model.news.uses_words, id_maps=model.id_maps)
     loss = ClickLoss(config.loss, fallback_negatives_weight=0.5)
     workflow = Workflow(model, loss, news, cache, torch.zeros(store.num_news + 1), config.batch)
-    state = None if stamps is None else LoaderState(position=Position(step=stamps.max() + 1), stamps_V=stamps)
+    state = None
+    if stamps is not None:
+        position = Position(step=stamps.max() + 1)
+        state = LoaderState(position=position, stamps_V=stamps, debts_V=new_stamps(store.num_news))
     with Loader(log, news.lengths_M.numpy(), config.batch, config.cache, seed=0, epochs=1, state=state) as loader:
         (batch,) = loader
     model.zero_grad()

@@ -3,12 +3,13 @@
     shuffled users --sample--> instances --longest article--> buckets --token budget--> Batch
 
 Instances go to buckets by their longest article. A bucket closes when its tokens *still to be encoded* reach the
-budget: an article counts once, and not at all if it is a cache hit, so batches grow as the cache warms up. A cap
-on click positions bounds their memory. Packed batches need no buckets, because nothing is padded; padded batches
-and batches of a fixed size exist for comparison.
+budget: an article counts once, and not at all if it is a cache hit, so batches grow as the cache warms up. Where
+cache hits owe gradients, overdue debts take a part of the budget. A cap on click positions bounds their memory.
+Packed batches need no buckets, because nothing is padded; padded batches and batches of a fixed size exist for
+comparison.
 
 Batches depend on the data, the config, the seed and the step alone: every rank makes the same ones, and a
-`Position` and the stamps suffice to continue from any batch.
+`Position`, the stamps and the debts suffice to continue from any batch.
 Shapes: B users, L clicks, N negatives, V all articles, M distinct articles, E encoded, R cache hits, U instances.
 """
 
@@ -19,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.batching.cache_plan import CachePlan, Stamps
+from speedyfeed.batching.cache_plan import CachePlan, Ids, Stamps, new_stamps
 from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError
@@ -28,8 +29,8 @@ from speedyfeed.ragged import Array, Ragged
 BLOCK_USERS = 1024  # users sampled at a time; batches do not depend on it
 FIRST_CHUNK = 32  # users of a bucket counted first, doubled until enough; batches do not depend on it
 EDGE_USERS = 4096  # users sampled to place the edges of the buckets
+OVERDUE_SHARE = 1 / 16  # fraction of the token budget that overdue debts of cached articles may take
 
-Ids = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 
@@ -123,8 +124,10 @@ class Batch:
     """Articles to encode and then write to the cache, sorted."""
     cached_R: Ids
     """Articles to read from the cache, sorted; with `encode_E`, all distinct articles of the batch."""
+    deliver_E: Ids
+    """Other articles, to be encoded for the gradients they owe and written to the cache, oldest debt first."""
     num_tokens: int
-    """Number of tokens of the articles to encode."""
+    """Number of tokens of all articles to encode."""
     num_padded_tokens: int
     """Number of tokens including the padding of the mode."""
     after: Position
@@ -152,14 +155,16 @@ class Batcher:
         plan: CachePlan,
         start: Position,
         stamps_V: Stamps,
+        debts_V: Stamps | None = None,
     ) -> None:
-        """`lengths_V` holds the number of tokens of every article; `stamps_V` is updated while iterating."""
+        """`lengths_V` holds the number of tokens of every article; stamps and debts change while iterating."""
         self._sampler = sampler
         self._lengths_V = lengths_V
         self._config = config
         self._plan = plan
         self._position = start
         self._stamps_V = stamps_V
+        self._debts_V = new_stamps(len(lengths_V) - 1) if debts_V is None else debts_V
         self._seen_V = np.zeros(len(lengths_V), np.int64)
         self._edges = self._place_edges()
 
@@ -214,12 +219,20 @@ class Batcher:
     def _find_budget(self, candidates: Ragged, rows: Rows) -> int:
         """Index of the instance that reaches the token budget; the number of instances if none does."""
         num_seen = FIRST_CHUNK
+        budget = self._config.token_budget - int(self._lengths_V[self._overdue()].sum())
         while True:
             tokens = self._count_tokens(candidates.take(rows[:num_seen]))
-            last = int(np.searchsorted(tokens, self._config.token_budget))
+            last = int(np.searchsorted(tokens, budget))
             if last < len(tokens) or len(tokens) == len(rows):
                 return last
             num_seen *= 2
+
+    def _overdue(self) -> Ids:
+        """Overdue articles of this step that fit into their part of the token budget, one at least."""
+        overdue = self._plan.overdue(self._debts_V, self._position.step)
+        room = OVERDUE_SHARE * self._config.token_budget
+        num_fit = int(np.searchsorted(self._lengths_V[overdue].cumsum(), room, side="right"))
+        return overdue[: max(1, num_fit)]
 
     def _count_tokens(self, candidates: Ragged) -> NDArray[np.int64]:
         """Number of tokens to encode at this step for the first instance, for the first two, and so on."""
@@ -261,16 +274,20 @@ class Batcher:
         merged_M = merged_M[merged_M != PAD_NEWS]
         is_cache_hit_M = self._plan.is_cache_hit(merged_M, self._stamps_V, step)
         encode_E, cached_R = merged_M[~is_cache_hit_M], merged_M[is_cache_hit_M]
+        overdue = self._overdue()
+        deliver_E = overdue[~np.isin(overdue, encode_E)]
         encoded = encode_E
         if not self._config.central:
             targets = [] if self._config.autoregressive else [targets_BL.ravel()]
             ids = np.concatenate([history_BL.ravel(), *targets, negatives_BLN.ravel()])
             encoded = ids[~np.isin(ids, cached_R)]
+        encoded = np.concatenate([encoded, deliver_E])
         num_tokens = num_padded = int(self._lengths_V[encoded].sum())
         if self._config.mode == "padded":
             longest = self._lengths_V if self._config.size else self._lengths_V[encoded]
             num_padded = len(encoded) * int(longest.max(initial=0))
-        self._stamps_V[encode_E] = step
+        self._stamps_V[encode_E] = self._stamps_V[deliver_E] = step
+        self._plan.note_debts(self._debts_V, step, np.concatenate([encode_E, deliver_E]), cached_R)
 
         cursor = max(self._position.cursor, int(queue.positions_U[rows[-1]]) + 1)
         waiting = queue.positions_U[queue.rows]
@@ -285,6 +302,7 @@ class Batcher:
             has_own_negatives_BL=has_own_negatives_BL,
             encode_E=encode_E,
             cached_R=cached_R,
+            deliver_E=deliver_E,
             num_tokens=num_tokens,
             num_padded_tokens=num_padded,
             after=self._position,

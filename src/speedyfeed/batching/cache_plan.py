@@ -9,7 +9,10 @@ the schedule is the step that last encoded each article, its *stamp*:
     cache hit         a     c     a         (a at step 2: written at step 0, more than gamma ago)
 
 A hit of step t was encoded before step t, so prefetching threads and ranks that follow one plan never read a row
-that is not there. Shapes: V all articles.
+that is not there.
+
+Which articles owe the encoder the gradients of their reads is known ahead as well: the state is the step of the
+oldest such read of each article, its *debt*. Shapes: V all articles, E encoded, R cache hits.
 """
 
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 
+Ids = NDArray[np.int32]
 Stamps = NDArray[np.int32]
 NEVER = -1
 
@@ -50,9 +54,16 @@ class CacheConfig:
         if self.dtype not in ("fp32", "bf16"):
             raise InputError(f"dtype {self.dtype}: expected fp32 or bf16")
 
-    def plan(self, seed: int) -> "CachePlan":
-        """Schedule of cache hits for a run with this seed."""
-        return CachePlan(gamma=self.gamma, beta=self.beta, draw=self.draw, seed=seed)
+    def plan(self, seed: int, accumulate: int = 1) -> "CachePlan":
+        """Schedule of cache hits for a run with this seed and `accumulate` batches per update."""
+        return CachePlan(
+            gamma=self.gamma,
+            beta=self.beta,
+            draw=self.draw,
+            seed=seed,
+            gradients=self.gradients and self.gamma > 0,
+            accumulate=accumulate,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +78,10 @@ class CachePlan:
     """Draw lookups for each article (news), or once for all fresh rows of a step (step)."""
     seed: int
     """Seed of the lookup draws."""
+    gradients: bool = False
+    """Whether cache hits owe their gradient to the encoder."""
+    accumulate: int = 1
+    """Number of batches per update; debts are delivered in the last of them."""
 
     def lookup_rate(self, step: int) -> float:
         """Lookup probability 1 - exp(-beta t) of a step t: low at first, while the model changes fast."""
@@ -78,6 +93,29 @@ class CachePlan:
         counter = news if self.draw == "news" else np.zeros(1, np.int32)
         favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, counter)) < self.lookup_rate(step)
         return is_fresh & favours
+
+    def overdue(self, debts_V: Stamps, step: int) -> Ids:
+        """Articles to encode at `step` for their debt alone, oldest first: their rows have expired since.
+
+        There are none at steps that deliver nothing.
+        """
+        if not self.gradients or not self._ends_update(step):
+            return np.zeros(0, np.int32)
+        owing = np.flatnonzero((debts_V != NEVER) & (debts_V < step - self.gamma))
+        return owing[debts_V[owing].argsort(kind="stable")].astype(np.int32)
+
+    def note_debts(self, debts_V: Stamps, step: int, encode_E: Ids, cached_R: Ids) -> None:
+        """Clear the debts that `step` delivers by encoding, and note those of its cache hits."""
+        if not self.gradients:
+            return
+        if self._ends_update(step):
+            # Reads of the same update are delivered by a later one.
+            is_old_E = debts_V[encode_E] <= step - self.accumulate
+            debts_V[encode_E[is_old_E]] = NEVER
+        debts_V[cached_R[debts_V[cached_R] == NEVER]] = step
+
+    def _ends_update(self, step: int) -> bool:
+        return (step + 1) % self.accumulate == 0
 
 
 def new_stamps(num_news: int) -> Stamps:

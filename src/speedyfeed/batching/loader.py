@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
-from speedyfeed.batching.cache_plan import CacheConfig, Stamps, new_stamps
+from speedyfeed.batching.cache_plan import NEVER, CacheConfig, Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
@@ -31,19 +31,23 @@ class LoaderState:
     position: Position
     stamps_V: Stamps
     """Step that last encoded each article; the cache must hold the rows of the last gamma steps."""
+    debts_V: Stamps
+    """Step of the oldest cache hit of each article that owes its gradient; -1 for the others."""
 
     def arrays(self) -> dict[str, Array]:
         """Arrays by name, for a checkpoint."""
         position = self.position
         numbers = np.array([position.step, position.epoch, position.cursor])
-        return {"position": numbers, "waiting": position.waiting, "stamps": self.stamps_V}
+        return {"position": numbers, "waiting": position.waiting, "stamps": self.stamps_V, "debts": self.debts_V}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> "LoaderState":
         """State from what `arrays` gave."""
         step, epoch, cursor = arrays["position"].tolist()
         position = Position(step=step, epoch=epoch, cursor=cursor, waiting=arrays["waiting"])
-        return cls(position=position, stamps_V=arrays["stamps"])
+        stamps_V = arrays["stamps"]
+        debts_V = arrays.get("debts", np.full_like(stamps_V, NEVER))  # checkpoints of 0.2 have none
+        return cls(position=position, stamps_V=stamps_V, debts_V=debts_V)
 
 
 class Loader:
@@ -58,13 +62,15 @@ class Loader:
         *,
         seed: int,
         epochs: int | None = None,
+        accumulate: int = 1,
         state: LoaderState | None = None,
         fallback_negatives: bool = True,
     ) -> None:
         """Start the thread. `lengths_V` holds the number of tokens of every article.
 
-        The batches end after `epochs`, if given, and continue from `state`. Without `fallback_negatives`, clicks
-        that have no negatives of their own get none (see `Sampler`).
+        The batches end after `epochs`, if given, and continue from `state`. An update of the weights takes
+        `accumulate` of them. Without `fallback_negatives`, clicks that have no negatives of their own get none
+        (see `Sampler`).
         """
         num_news = len(lengths_V) - 1
         sampler = Sampler(
@@ -77,7 +83,8 @@ class Loader:
             fallback_negatives=fallback_negatives,
         )
         if state is None:
-            state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))
+            stamps_V, debts_V = new_stamps(num_news), new_stamps(num_news)
+            state = LoaderState(position=Position(), stamps_V=stamps_V, debts_V=debts_V)
         elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
             raise InputError(
                 f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} "
@@ -86,8 +93,11 @@ class Loader:
         self.num_instances = sampler.num_instances
         """Number of instances of an epoch."""
         self._position = state.position
-        self._stamps_V = state.stamps_V.copy()
-        batcher = Batcher(sampler, lengths_V, config, cache.plan(seed), state.position, state.stamps_V.copy())
+        self._stamps_V, self._debts_V = state.stamps_V.copy(), state.debts_V.copy()
+        self._plan = cache.plan(seed, accumulate)
+        batcher = Batcher(
+            sampler, lengths_V, config, self._plan, state.position, state.stamps_V.copy(), state.debts_V.copy()
+        )
         batches = takewhile(lambda batch: epochs is None or batch.epoch < epochs, batcher)
         self._channel = _Channel(config.prefetch)
         self._over: Exception | None = None
@@ -107,7 +117,9 @@ class Loader:
             item = self._channel.ready.get()
             if isinstance(item, Batch):
                 self._channel.slots.release()
-                self._stamps_V[item.encode_E] = item.step
+                encoded = np.concatenate([item.encode_E, item.deliver_E])
+                self._stamps_V[encoded] = item.step
+                self._plan.note_debts(self._debts_V, item.step, encoded, item.cached_R)
                 self._position = item.after
                 return item
             self._over = item
@@ -115,7 +127,7 @@ class Loader:
 
     def state(self) -> LoaderState:
         """State after the last batch consumed; prefetched batches do not count."""
-        return LoaderState(position=self._position, stamps_V=self._stamps_V.copy())
+        return LoaderState(position=self._position, stamps_V=self._stamps_V.copy(), debts_V=self._debts_V.copy())
 
     def close(self) -> None:
         """End the thread and drop prefetched batches."""

@@ -23,6 +23,7 @@ from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.models.packed import PackedNews
 
 Ids = Tensor | NDArray[np.integer]
+NO_IDS = np.zeros(0, np.int32)
 
 
 class NewsEncoder(Protocol):
@@ -84,23 +85,26 @@ def encode_merged(
     negatives_BLN: Ids,
     encode_E: Ids,
     cached_R: Ids,
+    deliver_E: Ids = NO_IDS,
     collects_gradients: bool = False,
 ) -> MergedNews:
     """Encode `encode_E` with gradient and read `cached_R` without; together they must cover the batch.
 
-    With `collects_gradients` the rows that are read become a leaf with a gradient of its own.
+    `deliver_E` are encoded as well, but are no part of the merged set. With `collects_gradients` the rows that are
+    read become a leaf with a gradient of its own.
     Row n of `news` is article n. `encode_E` and `cached_R` may hold articles of other batches as well. Without a
     cache plan, `encode_E` is what `gather` finds, less the padding.
     """
-    ids = _as_tensors(encode_E, cached_R, history_BL, negatives_BLN)
+    *ids, deliver = _as_tensors(encode_E, cached_R, history_BL, negatives_BLN, deliver_E)
     merged_M, (position_E, position_R, history, negatives) = gather(*ids)
     encode, read = ids[:2]
     assert len(merged_M) == 1 + len(encode) + len(read), "the plan misses articles of the batch, or has some twice"
 
-    encoded_EH = encoder.encode_text(news.select(encode)).float()
+    encoded = torch.cat([encode, deliver])
+    encoded_EH = encoder.encode_text(news.select(encoded)).float()
     device = encoded_EH.device
     news_MH = encoded_EH.new_zeros(len(merged_M), encoded_EH.size(1)).index_copy(
-        0, position_E.to(device), encoded_EH
+        0, position_E.to(device), encoded_EH[: len(encode)]
     )
     cached_RH = read_leaf(cache, read, encoded_EH, collects_gradients=collects_gradients)
     if len(read):
@@ -110,7 +114,7 @@ def encode_merged(
         news_MD=project_rows(encoder, news_MH, news, merged_M),
         history_BL=history.to(device),
         negatives_BLN=negatives.to(device),
-        encoded_E=encode,
+        encoded_E=encoded,
         encoded_EH=encoded_EH,
         cached_R=read,
         cached_RH=cached_RH,

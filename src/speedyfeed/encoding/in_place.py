@@ -14,7 +14,7 @@ from torch import Tensor
 
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.encoding.cache import NewsCache
-from speedyfeed.encoding.central import Ids, MergedNews, NewsEncoder, project_rows, read_leaf
+from speedyfeed.encoding.central import NO_IDS, Ids, MergedNews, NewsEncoder, project_rows, read_leaf
 from speedyfeed.models.packed import PackedNews
 
 
@@ -26,12 +26,14 @@ def encode_in_place(
     history_BL: Ids,
     negatives_BLN: Ids,
     cached_R: Ids,
+    deliver_E: Ids = NO_IDS,
     user_ids_B: Tensor | None = None,
     collects_gradients: bool = False,
 ) -> MergedNews:
     """Encode every position of the batch; `MergedNews` has a row for each, after one of zeros for padding.
 
-    Cache hits are read as often as they occur. `user_ids_B` are the users of the rows of the batch.
+    Cache hits are read as often as they occur. `deliver_E` are encoded as well, but have no row. `user_ids_B` are
+    the users of the rows of the batch.
     """
     groups = [torch.as_tensor(group, dtype=torch.long) for group in (history_BL, negatives_BLN)]
     ids_P = torch.cat([group.flatten() for group in groups])
@@ -56,14 +58,22 @@ def encode_in_place(
     )
     fresh_E, first_E = np.unique(ids_P[encode].numpy(), return_index=True)
     is_news_E = fresh_E != PAD_NEWS
+    fresh, fresh_EH = (
+        torch.from_numpy(fresh_E[is_news_E]),
+        encoded_EH[torch.from_numpy(first_E[is_news_E]).to(device)],
+    )
+    if len(deliver_E):
+        deliver = torch.as_tensor(deliver_E, dtype=torch.long)
+        fresh = torch.cat([fresh, deliver])
+        fresh_EH = torch.cat([fresh_EH, encoder.encode_text(news.select(deliver)).float()])
     ids_M = torch.cat([torch.tensor([PAD_NEWS]), ids_P])
     return MergedNews(
         ids_M=ids_M,
         news_MD=project_rows(encoder, news_MH, news, ids_M),
         history_BL=history,
         negatives_BLN=negatives,
-        encoded_E=torch.from_numpy(fresh_E[is_news_E]),
-        encoded_EH=encoded_EH[torch.from_numpy(first_E[is_news_E]).to(device)],
+        encoded_E=fresh,
+        encoded_EH=fresh_EH,
         cached_R=ids_P[read],
         cached_RH=cached_RH,
     )

@@ -49,17 +49,9 @@ class OwedGradients:
         """Fraction of the reads so far whose gradient has reached the encoder; 1 before the first read."""
         return self.num_delivered / self.num_collected if self.num_collected else 1.0
 
-    def owing(self, before: int | None = None) -> Tensor:
-        """Articles that owe since before a step, or at all, owing_O: oldest debt first, then by id.
-
-        Those that this update delivers are left out.
-        """
-        owes_V = self._reads_V > 0
-        for ids_O in self._delivering:
-            owes_V[ids_O] = False
-        if before is not None:
-            owes_V &= self._since_V < before
-        owing_O = owes_V.nonzero().squeeze(1)
+    def owing(self) -> Tensor:
+        """Articles that owe something, owing_O: oldest debt first, then by id."""
+        owing_O = self._reads_V.nonzero().squeeze(1)
         return owing_O[self._since_V[owing_O].argsort(stable=True)]
 
     def collect(self, step: int, batch_R: Tensor, own_R: Tensor, gradients_RH: Tensor) -> None:

@@ -68,6 +68,9 @@ class NewsEncoderConfig:
     """Size of the cache for outputs of the frozen layers, in gigabytes, when only the last layers are trained."""
     frozen_file: Path | None = None
     """File to which the cache of the frozen layers is mapped; by default it is held in memory."""
+    hidden_dropout: float | None = 0.0
+    """Dropout probability of hidden states in training, which cached embeddings then contain; None is the
+    encoder's own."""
     attention_dropout: float | None = 0.0
     """Dropout probability of attention weights in training; None is the encoder's own, without fast kernels."""
     checkpointing: bool = False
@@ -90,7 +93,9 @@ class NewsEncoder(NewsModule):
         """Load the encoder that `config` names, unless `encoder` is given, as when a saved model is loaded."""
         super().__init__()
         self.config = config
-        self.encoder = encoder or load_encoder(config.encoder, attention_dropout=config.attention_dropout)
+        self.encoder = encoder or load_encoder(
+            config.encoder, hidden_dropout=config.hidden_dropout, attention_dropout=config.attention_dropout
+        )
         self._tokenizer = tokenizer
         if config.segment_length > max_length(self.encoder):
             raise InputError(

@@ -37,20 +37,26 @@ FAMILIES = (
 
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 """Names of the attention dropout in configurations of transformers."""
+HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout")
+"""Names of the dropout of hidden states in configurations of transformers."""
 
 
-def load_encoder(name: str, *, attention_dropout: float | None = None) -> PreTrainedModel:
+def load_encoder(
+    name: str, *, hidden_dropout: float | None = None, attention_dropout: float | None = None
+) -> PreTrainedModel:
     """Load a pretrained encoder by name and verify it on packed tokens.
 
-    `attention_dropout` None leaves the encoder's own. The prefix `last:` loads the whole encoder: which layers are
+    A dropout of None is the encoder's own. The prefix `last:` loads the whole encoder: which layers are
     trained is decided by the news encoder.
     """
     parsed = parse_encoder(name)
     source = find_source(parsed)
     if parsed.is_unilm:
-        model: PreTrainedModel = load_unilm(source, attention_dropout=attention_dropout)
+        model: PreTrainedModel = load_unilm(
+            source, hidden_dropout=hidden_dropout, attention_dropout=attention_dropout
+        )
     else:
-        model = _load_stock(name, source, attention_dropout)
+        model = _load_stock(name, source, hidden_dropout, attention_dropout)
     return inherit(build_encoder(half_config(model.config)), model) if parsed.is_half else model
 
 
@@ -108,13 +114,15 @@ def verify(model: PreTrainedModel, name: str) -> None:
         raise _refusal(name, model.config, reason)
 
 
-def _load_stock(name: str, source: str, attention_dropout: float | None) -> PreTrainedModel:
+def _load_stock(
+    name: str, source: str, hidden_dropout: float | None, attention_dropout: float | None
+) -> PreTrainedModel:
     try:
         config = load_config(source)
-        if attention_dropout is not None:
-            for field in ATTENTION_DROPOUTS:
-                if hasattr(config, field):
-                    setattr(config, field, attention_dropout)
+        for rate, fields in ((hidden_dropout, HIDDEN_DROPOUTS), (attention_dropout, ATTENTION_DROPOUTS)):
+            for field in fields:
+                if rate is not None and hasattr(config, field):
+                    setattr(config, field, rate)
         with _quiet():
             model, report = AutoModel.from_pretrained(
                 source,

@@ -71,8 +71,13 @@ def distance_buckets(distance: Tensor, num_buckets: int, max_distance: int) -> T
     return near_or_far + half * (distance > 0)
 
 
-def load_unilm(source: str, *, attention_dropout: float | None = None) -> UniLMModel:
-    """Load the checkpoint at `source`: a folder, or a .bin or .safetensors file next to its configuration."""
+def load_unilm(
+    source: str, *, hidden_dropout: float | None = None, attention_dropout: float | None = None
+) -> UniLMModel:
+    """Load the checkpoint at `source`: a folder, or a .bin or .safetensors file next to its configuration.
+
+    A dropout of None is that of the configuration.
+    """
     path = Path(source)
     folder = path if path.is_dir() else path.parent
     weights = path if path.is_file() else _only(folder, [f"*{suffix}" for suffix in CHECKPOINT_SUFFIXES])
@@ -82,6 +87,8 @@ def load_unilm(source: str, *, attention_dropout: float | None = None) -> UniLMM
     settings.pop("type_vocab_size", None)
     if "rel_pos_bias.weight" not in state:
         raise InputError(f"{weights}: no relative position bias, so not a UniLMv2 checkpoint; load it as BERT")
+    if hidden_dropout is not None:
+        settings["hidden_dropout_prob"] = hidden_dropout
     if attention_dropout is not None:
         settings["attention_probs_dropout_prob"] = attention_dropout
     settings["rel_pos_bins"] = state["rel_pos_bias.weight"].size(1)

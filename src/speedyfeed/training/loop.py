@@ -55,7 +55,7 @@ def train(
         resume_step = -1 if state is None else progress.step
         with (
             MetricsFile(run.path if group.is_rank_0 else None, resume_step=resume_step) as metrics,
-            _open_loader(trainer, state) as loader,
+            open_loader(trainer, state) as loader,
         ):
             schedule = Schedule(run.config.train, progress, num_instances=loader.num_instances)
             validator = Validator(trainer, metrics)
@@ -103,8 +103,7 @@ def _learn(
         schedule.advance(batch, seconds=seconds)
         recorder.add(batch, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction)
         is_stopped = trainer.group.any(stop.is_asked)
-        values = {"lr_factor": factor} | trainer.owed_metrics()
-        recorder.write(schedule, values, is_last=schedule.fraction >= 1 or is_stopped)
+        recorder.write(schedule, trainer, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
             _finish(trainer, schedule, recorder, factor)
         if schedule.validation_is_due:
@@ -122,7 +121,7 @@ def _learn(
 def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:
     """Apply and deliver what the last step leaves behind."""
     trainer.finish(schedule.progress.step, lr_factor)
-    recorder.metrics.write(schedule.progress.step, trainer.owed_metrics())
+    recorder.metrics.write(schedule.progress.step, trainer.owed_metrics() | trainer.drift.by_age())
 
 
 class _Clock:
@@ -167,11 +166,12 @@ class _Recorder:
         self._meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
         self._report("train", min(1000, int(1000 * fraction)), 1000, self._meter.note())
 
-    def write(self, schedule: Schedule, others: dict[str, float], *, is_last: bool) -> None:
-        """Write a line of metrics, with these others, if one is due."""
+    def write(self, schedule: Schedule, trainer: Trainer, *, lr_factor: float, is_last: bool) -> None:
+        """Write a line of metrics, if one is due."""
         if self._meter.is_due(last=is_last):
             progress = schedule.progress
-            self.metrics.write(progress.step, self._meter.take() | {"epochs": progress.epochs} | others)
+            values = self._meter.take() | {"epochs": progress.epochs, "lr_factor": lr_factor}
+            self.metrics.write(progress.step, values | trainer.owed_metrics() | trainer.drift.take())
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:
@@ -183,7 +183,8 @@ def _note_start(trainer: Trainer, *, is_new: bool) -> None:
         group.on_rank_0(lambda: run.note(word_vectors=vectors))
 
 
-def _open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
+def open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
+    """Open a loader of the batches that a trainer learns from, from a state on or from the start."""
     config = trainer.config
     return Loader(
         trainer.store.train,
@@ -192,6 +193,7 @@ def _open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
         config.cache,
         seed=config.train.seed,
         epochs=config.train.epochs,
+        accumulate=config.train.accumulate,
         state=state,
         fallback_negatives=trainer.loss.uses_fallback_negatives,
     )

@@ -126,7 +126,8 @@ def load_rates(folder: Path) -> dict[str, float]:
     lines = [json.loads(line) for line in _lines(folder / METRICS)]
     lines = [line for line in lines if "clicks_per_second" in line]
     late = lines[len(lines) // 2 :]
-    return {name: sum(line[name] for line in late) / len(late) for name in lines[0]} if lines else {}
+    names = [name for name in lines[0] if all(name in line for line in late)] if lines else []
+    return {name: sum(line[name] for line in late) / len(late) for name in names}
 
 
 def _lines(path: Path) -> list[str]:

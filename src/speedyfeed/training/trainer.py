@@ -8,7 +8,6 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 
 import math
 from collections.abc import Iterator
-from itertools import islice
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews
+from speedyfeed.encoding.drift import CacheDrift
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.encoding.owed_gradients import OwedGradients
@@ -42,8 +42,6 @@ from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
 """Number of sampled train articles that the projection of a new run is fitted to."""
-OVERDUE_SHARE = 1 / 16
-"""Fraction of the token budget that a step adds to deliver debts of cached articles that are not read any more."""
 NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
@@ -86,6 +84,7 @@ class Trainer:
             if config.cache.gamma and config.cache.gradients
             else None
         )
+        self.drift = CacheDrift(gamma=config.cache.gamma)
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
@@ -108,8 +107,7 @@ class Trainer:
         self._start_step(batch.step)
         with self.precision.autocast():
             learned = self.workflow(batch)
-        if self.cache is not None and self.group.is_writer:
-            self.cache.write(learned.merged.encoded_E, learned.merged.encoded_EH, batch.step)
+        self._write_cache(learned.merged, batch.step)
         # A barrier as well: rows written above are there when the next step of any rank reads them.
         value = self.group.all_reduce(float(learned.loss.detach()))
         if not math.isfinite(value):
@@ -125,11 +123,16 @@ class Trainer:
             objective = objective + delivered * self._waiting_weight  # the update divides by it
         self.scaler.scale(objective).backward()
         self._collect(batch, learned.merged)
-        if is_last and self._waiting_weight:
-            self._deliver_overdue(batch.step)
         if is_last:
             self.flush(lr_factor)
         return value
+
+    def _write_cache(self, merged: MergedNews, step: int) -> None:
+        """Write fresh rows to the cache, and compare them with those that they replace."""
+        if self.cache is not None and self.group.is_writer:
+            if self.group.is_rank_0:
+                self.drift.compare(self.model.news, self.cache, merged.encoded_E, merged.encoded_EH, step)
+            self.cache.write(merged.encoded_E, merged.encoded_EH, step)
 
     def _start_step(self, step: int) -> None:
         self.model.train()
@@ -155,6 +158,8 @@ class Trainer:
         """Apply the gradients accumulated since the last update, if there are any."""
         if self._waiting_weight:
             self._update(lr_factor)
+        elif self.owed is not None:  # clicks without weight have no gradient
+            self.owed.discard()
 
     def finish(self, step: int, lr_factor: float) -> None:
         """Apply the gradients that wait after the last step, and deliver what cached rows still owe.
@@ -172,14 +177,6 @@ class Trainer:
             else:
                 self.owed.settle(1.0)
         self._waiting_weight = 0.0
-
-    def _deliver_overdue(self, step: int) -> None:
-        """Deliver debts older than gamma steps, whose rows have expired, with a small part of the token budget."""
-        if self.owed is not None:
-            overdue = self.owed.owing(before=step - self.config.cache.gamma)
-            budget = max(1, int(OVERDUE_SHARE * self.config.batch.token_budget))
-            for ids_E in islice(self._within_budget(overdue, budget), 1):
-                self._deliver(self.owed, ids_E)
 
     def _deliver(self, owed: OwedGradients, ids_E: Tensor) -> bool:
         """Encode articles for what they owe alone; return whether any of them has a text to learn from."""
@@ -273,7 +270,7 @@ class Trainer:
 
     def load_owed(self, exported: dict[str, Tensor]) -> None:
         """Load debts from a checkpoint; rank 0 takes those of all ranks if their number has changed."""
-        if self.owed is None:
+        if self.owed is None or not exported:  # checkpoints of 0.2 have none
             return
         rows_WOH, rank = exported["rows"], self.group.rank
         if len(rows_WOH) == self.group.world:

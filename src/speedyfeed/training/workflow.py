@@ -106,6 +106,7 @@ class Workflow:
                 history_BL=batch.history_BL,
                 negatives_BLN=shown_BLC,
                 encode_E=batch.encode_E,
+                deliver_E=batch.deliver_E,
                 cached_R=self._own_hits(batch, shown_BLC),
                 collects_gradients=self._collects_gradients,
             )
@@ -116,6 +117,7 @@ class Workflow:
             history_BL=batch.history_BL,
             negatives_BLN=shown_BLC,
             cached_R=batch.cached_R,
+            deliver_E=batch.deliver_E,
             user_ids_B=user_ids_B,
             collects_gradients=self._collects_gradients,
         )
