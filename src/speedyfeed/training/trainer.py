@@ -206,6 +206,8 @@ class Trainer:
         Texts are encoded once for all candidates. User-dependent encoders are costly to validate and take the
         first candidate.
         """
+        if self.config.train.init == "random":
+            return self._draw_heads()
         news = self.model.news
         rows = np.random.default_rng(self.config.train.seed).integers(1, self.store.num_news + 1, PROJECTED_NEWS)
         sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
@@ -226,6 +228,12 @@ class Trainer:
             self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
         return auc
 
+    def _draw_heads(self) -> float:
+        """Draw the attention queries of the model and return its AUC, or 0 without validation."""
+        self.model.draw_queries()
+        self.group.broadcast_module(self.model)
+        return 0.0 if self.validation is None else self.validate()
+
     @torch.no_grad()
     def _try(self, init: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
         """AUC of the validation sample with this initialization."""
@@ -243,8 +251,9 @@ class Trainer:
 
     @property
     def interpolates(self) -> bool:
-        """Whether final weights are interpolated with the initial ones: only where those are pretrained."""
-        return self.validation is not None and any(True for _ in self.model.news.pretrained())
+        """Whether final weights are interpolated with the initial ones: only where all of those are of use."""
+        is_random = self.config.train.init == "random"
+        return self.validation is not None and not is_random and any(True for _ in self.model.news.pretrained())
 
     def check_cache(self, step: int) -> dict[str, float]:
         """Checksum of the cache rows that later steps can read; raises where the copies of the hosts differ."""
@@ -291,7 +300,7 @@ class Trainer:
                     parameter.grad /= self._waiting_weight
         self.group.all_reduce_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
-        length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
+        length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip or math.inf))
         if not math.isfinite(length) and not self.scaler.is_enabled():  # the scaler skips such updates
             raise InputError(f"a gradient became {length}; {NOT_FINITE}")
         if self.owed is not None:
