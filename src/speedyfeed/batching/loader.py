@@ -75,6 +75,7 @@ class Loader:
             seed=seed,
             autoregressive=config.autoregressive,
             fallback_negatives=fallback_negatives,
+            first_click=config.first_click,
         )
         if state is None:
             state = LoaderState(position=Position(), stamps_V=new_stamps(num_news))

@@ -69,6 +69,8 @@ class Trainer:
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
         self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
+        if not config.batch.first_click:
+            _drop_start(self.model.user)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self._waiting_weight = 0.0  # summed weight of clicks since the last update
         self.cache = (
@@ -347,6 +349,13 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
             f"others; prepare the log again with --encoder {config.news.encoder}"
         )
     return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
+
+
+def _drop_start(user: torch.nn.Module) -> None:
+    """Leave the start vector of a user encoder at zero, where it has one."""
+    start = getattr(user, "start", None)
+    if isinstance(start, torch.nn.Parameter):
+        start.requires_grad_(False)
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
