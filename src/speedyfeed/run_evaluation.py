@@ -43,7 +43,7 @@ from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
 
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
-_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments")
+_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
