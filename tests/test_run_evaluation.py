@@ -16,7 +16,8 @@ from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.models.base import NewsModule
 
-METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200"]
+METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "ctr@1", "ctr@3", "ctr@5", "ctr@10"]
+METRICS += ["recall@20", "recall@50", "recall@100", "recall@200"]
 
 
 @pytest.fixture(autouse=True)

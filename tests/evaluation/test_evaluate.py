@@ -12,7 +12,7 @@ from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import ExactIndex
 
-KEYS = (*RANKING, "recall@50", "recall@100", "recall@200")
+KEYS = (*RANKING, "recall@20", "recall@50", "recall@100", "recall@200")
 
 
 def rng() -> np.random.Generator:
