@@ -22,6 +22,8 @@ from speedyfeed.ragged import Ragged
 
 CTR_AT = (1, 3, 5, 10)
 """Numbers of first candidates whose click-through rate is measured."""
+IN_HISTORY = -1
+"""Rank of a click on an article that the user has clicked before: it is not retrieved and does not count."""
 RANKING = ("auc", "mrr", "ndcg@5", "ndcg@10", *(f"ctr@{k}" for k in CTR_AT))
 
 
@@ -72,10 +74,11 @@ def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetri
 def measure_recall(found: Ragged, labels: NDArray[np.integer], k: int) -> NDArray[np.float64]:
     """Fraction of each impression's clicks among the first k articles retrieved for its user; NaN without a click.
 
-    `found` is the rank of each candidate among the retrieved articles: 1 is first, 0 is not retrieved.
+    `found` is the rank of each candidate among the retrieved articles: 1 is first, 0 is not retrieved. Clicks on
+    articles of the user's history (`IN_HISTORY`) do not count.
     """
     row = np.repeat(np.arange(len(found)), found.lengths)
-    clicked = labels == 1
+    clicked = (labels == 1) & (found.values != IN_HISTORY)
     hit = clicked & (found.values >= 1) & (found.values <= k)
     num_clicked = np.bincount(row[clicked], minlength=len(found))
     num_hit = np.bincount(row[hit], minlength=len(found))
@@ -89,7 +92,7 @@ def measure_targets(found: Ragged, k: int) -> dict[str, NDArray[np.float64]]:
     ranks = np.full(len(found), np.nan)
     has_target = found.lengths == 1
     ranks[has_target] = found.values
-    is_hit = np.where(has_target, (ranks >= 1) & (ranks <= k), np.nan)
+    is_hit = np.where(has_target & (ranks != IN_HISTORY), (ranks >= 1) & (ranks <= k), np.nan)
     return {f"hit@{k}": is_hit, f"pool_ndcg@{k}": is_hit / np.log2(np.maximum(ranks, 1) + 1)}
 
 
