@@ -54,6 +54,7 @@ SLOW = (
     "test_api",
     "test_docs.py::test_the_code_of_extending",
     "test_examples",
+    "test_paper_recipes.py::test_a_recipe_of_the_paper_trains",
     "test_recipes",
     "test_run_evaluation",
     "training/distributed/",

@@ -16,7 +16,8 @@ from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.models.base import NewsModule
 
-METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200"]
+METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "ctr@1", "ctr@3", "ctr@5", "ctr@10"]
+METRICS += ["recall@20", "recall@50", "recall@100", "recall@200"]
 
 
 @pytest.fixture(autouse=True)
@@ -130,15 +131,31 @@ def test_recall_looks_among_the_news_of_the_day_when_asked(newsroom, capsys):
     split, day = (figures(capsys, "evaluate", newsroom.zero, "--pool", pool) for pool in ("split", "day"))
     days = {row[2].split()[0] for row in dev_rows(newsroom.logs)}
     assert (split["index"]["pools"], day["index"]["pools"]) == (1, len(days))
+    assert figures(capsys, "evaluate", newsroom.zero) == day
     assert day["index"]["news_per_pool"] <= split["index"]["news_per_pool"]
     assert day["auc"] == split["auc"]
 
 
+def test_references_stand_beside_a_run_when_asked(newsroom, capsys, tmp_path):
+    found = figures(capsys, "evaluate", newsroom.zero, "--references", "--exact")
+    assert list(found["references"]) == ["chance", "popularity", "title length", "category counts"]
+    assert found["references"]["chance"]["auc"] == 0.5
+    assert found["references"]["popularity"].keys() == set(METRICS)
+    told = said(capsys, "evaluate", newsroom.zero, "--references", "--exact", "--pool", "split")
+    (line,) = [line for line in told.splitlines() if line.startswith("category counts")]
+    assert line.split()[2] == f"{found['references']['category counts']['auc']:.4f}"
+    assert "less those the user has clicked before" in told
+    (tmp_path / "logs").mkdir()
+    shutil.copytree(newsroom.logs / "dev", tmp_path / "logs" / "dev")
+    told = mistake(capsys, "evaluate", newsroom.zero, tmp_path / "logs", "--references")
+    assert "found no train split, expected one for --references" in told
+
+
 def test_the_index_is_kept_in_the_run_folder(newsroom, capsys):
-    said(capsys, "evaluate", newsroom.zero)
+    said(capsys, "evaluate", newsroom.zero, "--pool", "split")
     (kept,) = (newsroom.zero / "index").iterdir()
     before = (kept / "index.json").stat().st_mtime_ns
-    said(capsys, "evaluate", newsroom.zero)
+    said(capsys, "evaluate", newsroom.zero, "--pool", "split")
     assert (kept / "index.json").stat().st_mtime_ns == before
 
 
@@ -200,7 +217,7 @@ def test_two_runs_are_compared_impression_by_impression(newsroom, capsys):
         assert found["difference"][name] == pytest.approx(found["b"][name] - found["a"][name])
         low, high = found["difference"][f"{name}_ci95"]
         if found["verdict"][name] == "A and B are the same":
-            assert name.startswith("recall")  # the pool is that small
+            assert name.startswith(("recall", "ctr@10"))  # the pool or the impression is that small
             continue
         word = "B is better" if low > 0 else "A is better" if high < 0 else "no difference shown"
         assert found["verdict"][name].startswith(word)

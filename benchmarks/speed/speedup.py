@@ -183,6 +183,7 @@ def count_conventional(store: Store, config: BatchConfig) -> tuple[int, int]:
         negatives=config.negatives,
         seed=0,  # counts do not depend on it
         autoregressive=False,
+        first_click=config.first_click,
     )
     clicks = np.unique(sampler.order(0))
     return len(clicks), len(np.unique(np.searchsorted(store.train.clicks.offsets, clicks, side="right")))

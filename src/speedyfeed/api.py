@@ -78,15 +78,15 @@ def evaluate(
     data: str | Path | None = None,
     *,
     split: Literal["dev", "test"] | None = None,
-    pool: Literal["split", "day"] = "split",
+    pool: Literal["split", "day"] | None = None,
     exact: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
     `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
-    is no dev. Recall searches the candidates of the whole split or of the day (`pool`), with an HNSW index or, if
-    `exact`, by scoring all of them.
+    is no dev. Recall searches the candidates of the day or of the whole split (`pool`, by default day),
+    less those that the user has clicked before, with an HNSW index or, if `exact`, by scoring all of them.
 
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean

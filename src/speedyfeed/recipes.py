@@ -41,6 +41,33 @@ def speed_last() -> RunConfig:
     return replace(speed_mini(), news=NewsEncoderConfig(encoder="last:minilm"))
 
 
+def paper_unilm() -> RunConfig:
+    """UniLMv2 trained as the paper says, Speed-UniLM; give its checkpoint with --encoder unilm:PATH.
+
+    Meant for a store prepared likewise: prepare --encoder unilm:PATH --refine long --body-paragraphs 1.
+    """
+    return _as_in_the_paper("unilm:unilm2-base")
+
+
+def paper_mini() -> RunConfig:
+    """MiniLM trained as the paper says, Speed-Mini; minilm is a sentence encoder, others go by --encoder PATH.
+
+    Meant for a store prepared likewise: prepare --refine long --body-paragraphs 1.
+    """
+    return _as_in_the_paper("minilm")
+
+
+def paper_half() -> RunConfig:
+    """UniLMv2 of half the layers and half the width, trained as the paper says, Speed-Half."""
+    return _as_in_the_paper("half:unilm:unilm2-base")
+
+
+def paper_last() -> RunConfig:
+    """UniLMv2 of which the last layer is trained as the paper says, Speed-Last; all layers run at every step."""
+    run = _as_in_the_paper("last:unilm:unilm2-base")
+    return replace(run, news=replace(run.news, frozen_gigabytes=0.0))
+
+
 def zero_shot() -> RunConfig:
     """Untrained MiniLM, the baseline of training: means of tokens and of clicks, embeddings of unit norm.
 
@@ -134,6 +161,22 @@ def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
     return WORKFLOWS[name](run)
 
 
+def _as_in_the_paper(encoder: str) -> RunConfig:
+    """Method and training configuration of the paper; docs/paper.md lists what differs all the same."""
+    return RunConfig(
+        news=NewsEncoderConfig(encoder=encoder, dim=0, normalize=False, categories=False, attention_dropout=None),
+        user=UserConfig(name="attentive"),
+        loss=LossConfig(temperature=1.0, fallback_negatives_weight=0.0, in_batch=0.0),
+        batch=BatchConfig(
+            max_clicks=100, negatives=1, first_click=False, mode="padded", num_buckets=2, token_budget=39_800
+        ),
+        cache=CacheConfig(gamma=20, beta=2e-3, draw="step", gradients=False),
+        train=TrainConfig(
+            encoder_lr=8e-6, lr=1e-4, schedule="constant", weight_decay=0.0, clip=0.0, init="random"
+        ),
+    )
+
+
 def _from_words(encoder: str, user: UserConfig, *, temperature: float = 1.0) -> RunConfig:
     """Word encoder trained from scratch in the fast workflow, with four negatives as in Microsoft Recommenders."""
     return replace(
@@ -154,6 +197,10 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "speed-unilm": speed_unilm,
     "speed-half": speed_half,
     "speed-last": speed_last,
+    "paper-unilm": paper_unilm,
+    "paper-mini": paper_mini,
+    "paper-half": paper_half,
+    "paper-last": paper_last,
     "plm-conventional": plm_conventional,
     "nrms": nrms,
     "naml": naml,

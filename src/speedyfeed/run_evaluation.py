@@ -43,7 +43,7 @@ from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
 
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
-_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments")
+_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,17 +143,19 @@ def evaluate_run(
     finished: FinishedRun,
     data: EvaluationData,
     *,
-    pool: Literal["split", "day"] = "split",
+    pool: Literal["split", "day"] | None = None,
     exact: bool = False,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Measure ranking and recall of a run; recall searches the articles of the whole split or of the day (`pool`).
+    """Measure ranking and recall of a run; recall searches the candidates of the day or of the split (`pool`).
 
-    Search in user-dependent models is always exact.
+    By default it is the day, or the split in a log of clicks without impressions. Search in user-dependent models
+    is always exact.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
-    pools = _days(data) if pool == "day" else None
+    pool = pool or default_pool(data.impressions)
+    pools = days_of(data.store, data.split) if pool == "day" else None
     if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
         return evaluate_user_dependent(
@@ -261,9 +263,15 @@ def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
     return np.concatenate([[False], seen.to_numpy()])
 
 
-def _days(data: EvaluationData) -> NDArray[np.int64]:
-    """Day of each impression, counted from 1970."""
-    times = data.store.load_impressions(data.split)["time"]
+def default_pool(shown: Impressions) -> Literal["split", "day"]:
+    """Pool that recall searches: of the day, or of the split where impressions are single clicks."""
+    is_target = (shown.candidates.lengths == 1).all() and (shown.labels == 1).all()
+    return "split" if is_target else "day"
+
+
+def days_of(store: Store, split: str) -> NDArray[np.int64]:
+    """Day of each impression of a split, counted from 1970."""
+    times = store.load_impressions(split)["time"]
     return np.asarray(times.cast(pa.date32()).cast(pa.int32()).to_numpy(), np.int64)
 
 

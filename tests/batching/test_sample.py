@@ -196,3 +196,32 @@ def test_where_no_click_has_a_pool_all_borrow(pools):
     log = timelines([[(1, NO_POOL), (2, NO_POOL)]], pools)
     draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, fallback_negatives=False)
     assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()
+
+
+@pytest.mark.parametrize("fallback_negatives", [True, False])
+def test_a_click_with_none_before_it_can_be_part_of_histories_only(fallback_negatives):
+    log = timelines(
+        [[(1, 0), (2, 1), (3, NO_POOL)], [(4, 1)], [], [(5, 0), (6, NO_POOL)], [(7, 0), (8, 1)]], [[9], [10]]
+    )
+    settings = {"num_news": NUM_NEWS, "negatives": 1, "seed": 0, "fallback_negatives": fallback_negatives}
+    for max_clicks, users in ((100, [0, 3, 4] if fallback_negatives else [0, 4]), (2, [0, 3, 4])):
+        draws = Sampler(log, max_clicks=max_clicks, first_click=False, **settings)
+        if max_clicks == 2 and not fallback_negatives:
+            users = [4]  # what is left of user 0 is a first click and one without a pool
+        assert sorted(draws.order(0)) == users
+        instances = draws.sample(np.array(users), 0)
+        for rows, is_own in zip(instances.candidates, instances.has_own_negatives, strict=True):
+            assert rows[0, 1] == 0
+            assert not is_own[0]
+            assert (rows[1:, 1] > 0).tolist() == (is_own[1:] | fallback_negatives).tolist()
+    one_by_one = Sampler(log, max_clicks=2, autoregressive=False, first_click=False, **settings)
+    instances = one_by_one.sample(np.sort(one_by_one.order(0)), 0)
+    targets = [rows[-1, 0] for rows in instances.candidates]
+    assert targets == ([2, 3, 6, 8] if fallback_negatives else [2, 8])
+    assert min(len(rows) for rows in instances.candidates) == 2
+
+
+def test_a_log_of_single_clicks_has_nothing_to_learn_without_first_clicks():
+    log = timelines([[(1, 0)], [(2, 0)]], [[3]])
+    with pytest.raises(InputError, match="no click to learn from"):
+        Sampler(log, num_news=NUM_NEWS, max_clicks=9, negatives=1, seed=0, first_click=False)

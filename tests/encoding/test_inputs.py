@@ -29,7 +29,7 @@ def packer_of(store):
     return Articles(store.text_facts, document_frequencies=store.path / DOCUMENT_FREQUENCIES, encoder="minilm")
 
 
-@pytest.fixture(params=["bm25", "none"])
+@pytest.fixture(params=["bm25", "long", "none"])
 def store(request, mind_logs, tmp_path):
     return prepare(mind_logs, tmp_path / "store", PrepareConfig(refine=request.param, segment_tokens=8)).store
 

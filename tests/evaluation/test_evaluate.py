@@ -12,7 +12,7 @@ from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import ExactIndex
 
-KEYS = (*RANKING, "recall@50", "recall@100", "recall@200")
+KEYS = (*RANKING, "recall@20", "recall@50", "recall@100", "recall@200")
 
 
 def rng() -> np.random.Generator:
@@ -140,8 +140,10 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool():
     report = evaluate(
         shown, news_VD, encoder(news_VD), rng(), seen=seen, build_index=ExactIndex.build, resamples=10
     )
-    assert report.values["hit@10"].tolist() == [1, 1, 0, *[1] * 10, *[0] * 10]
+    # Article 4 was clicked before: the first ten are 1 to 11.
+    hits = [1, 1, 0, *[1] * 3, np.nan, *[1] * 7, *[0] * 9]
+    np.testing.assert_array_equal(report.values["hit@10"], hits)
     assert report.values["pool_ndcg@10"][:3].tolist() == [1, 0.5, 0]
-    assert report.values["pool_ndcg@10"][12] == pytest.approx(1 / np.log2(11))
-    assert report.overall.metrics["hit@10"].mean == pytest.approx(12 / 23)
+    assert report.values["pool_ndcg@10"][13] == pytest.approx(1 / np.log2(11))
+    assert report.overall.metrics["hit@10"].mean == pytest.approx(12 / 22)
     assert report.groups["news_seen"].metrics["hit@10"].mean == 1

@@ -27,7 +27,7 @@ def table(log: list[Impression]) -> tuple[Ragged, np.ndarray]:
 
 
 def official(ranked: list[int]) -> dict[str, float]:
-    """MIND's metrics of labels listed best first, as written in its paper and scorer."""
+    """MIND's metrics of labels listed best first, as written in its paper and scorer, and click-through rates."""
 
     def dcg(labels: list[int], k: int) -> float:
         return sum((2**label - 1) / math.log2(1 + rank) for rank, label in enumerate(labels[:k], start=1))
@@ -38,6 +38,7 @@ def official(ranked: list[int]) -> dict[str, float]:
         "mrr": sum(label / rank for rank, label in enumerate(ranked, start=1)) / sum(ranked),
         "ndcg@5": dcg(ranked, 5) / dcg(sorted(ranked, reverse=True), 5),
         "ndcg@10": dcg(ranked, 10) / dcg(sorted(ranked, reverse=True), 10),
+        **{f"ctr@{k}": sum(ranked[:k]) / len(ranked[:k]) for k in (1, 3, 5, 10)},
     }
 
 

@@ -3,11 +3,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from speedyfeed.data.store import Impressions
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation import ranking
+from speedyfeed.evaluation.metrics import IN_HISTORY, measure_recall
 from speedyfeed.evaluation.ranking import RETRIEVED, score_and_retrieve, score_candidates
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import ExactIndex, Neighbours
+from tests.evaluation.conftest import ragged
 
 
 class MeanOfClicks:
@@ -73,13 +76,16 @@ def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impr
             for news in shown.tolist()
             if news and pools[other] == pools[row]
         }
-        best = sorted(pool, key=lambda news, user=user: -(user @ news_VD[news]))[:20]
+        own = set(impressions.histories[impressions.users[row]].tolist())
+        best = sorted(pool - own, key=lambda news, user=user: -(user @ news_VD[news]))[:20]
         for place, news in enumerate(candidates.tolist()):
-            is_found = labels[row][place] == 1 and news in best
-            expected = best.index(news) + 1 if is_found else 0
+            is_clicked = labels[row][place] == 1
+            expected = best.index(news) + 1 if is_clicked and news in best else 0
+            if is_clicked and news in own:
+                expected = IN_HISTORY
             assert found[row][place] == expected
             ranks.append(expected)
-    assert 0 in ranks
+    assert {0, IN_HISTORY} < set(ranks)
     assert max(ranks) > 5
     assert retrieved.num_pools == num_pools
     assert retrieved.index_recall == 1.0
@@ -114,3 +120,26 @@ def test_impressions_without_any_text_are_scored_and_nothing_is_found(impression
     )
     assert (scores.values == -np.inf).all()
     assert not retrieved.found.any()
+
+
+def test_two_hundred_are_retrieved_beside_those_clicked_before():
+    """A user who has clicked the best 30 of 300 articles finds the 230th best, and no later one."""
+    news_VD = np.concatenate([[0.0], np.arange(300, 0, -1)])[:, None].astype(np.float32)
+    shown = Impressions(
+        candidates=ragged([[30, 31, 230, 231], list(range(1, 301))]),
+        labels=np.concatenate([np.ones(4), np.zeros(300)]).astype(np.int8),
+        users=np.zeros(2, np.int64),
+        histories=ragged([list(range(1, 31))]),
+    )
+    _, retrieved = score_and_retrieve(
+        shown,
+        news_VD,
+        lambda histories, _: np.ones((len(histories), 1), np.float32),
+        ExactIndex.build,
+        one_pool(shown),
+    )
+    assert retrieved.found[:4].tolist() == [IN_HISTORY, 1, 200, 0]
+    assert not retrieved.found[4:].any()
+    found = Ragged(values=retrieved.found, offsets=shown.candidates.offsets)
+    assert measure_recall(found, shown.labels, 200)[0] == pytest.approx(2 / 3)
+    assert retrieved.index_recall == 1.0

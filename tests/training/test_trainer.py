@@ -374,3 +374,56 @@ def test_learning_rates_rise_and_fall():
     assert lr_factor(0.55, 0.1) == pytest.approx(0.5)
     assert lr_factor(1.0, 0.1) == 0
     assert lr_factor(0.5, 0.0) == 0.5
+
+
+def test_schedule_clipping_and_the_search_for_an_initialization_can_be_left_out(
+    store, config, tmp_path, monkeypatch
+):
+    factors, norms = [], []
+    step, clip = Trainer.step, torch.nn.utils.clip_grad_norm_
+
+    def noted_step(self, batch, lr_factor):
+        factors.append(lr_factor)
+        return step(self, batch, lr_factor)
+
+    def noted_clip(parameters, norm):
+        before = [parameter.grad.clone() for parameter in parameters]
+        length = clip(parameters, norm)
+        norms.append(float(length))
+        assert all(torch.equal(a, parameter.grad) for a, parameter in zip(before, parameters, strict=True))
+        return length
+
+    monkeypatch.setattr(Trainer, "step", noted_step)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", noted_clip)
+    monkeypatch.setattr(Trainer, "_try", None)  # no candidate is tried
+    config = replace(
+        config,
+        loss=replace(config.loss, temperature=1e-3),  # gradients above any usual limit
+        train=replace(config.train, steps=2, validations=1, schedule="constant", clip=0.0, init="random"),
+    )
+    run = start_run(tmp_path / "run", config, store)
+    assert train(run, store).is_finished
+    assert factors == [1.0, 1.0]
+    assert min(norms) > 1
+    assert not run.initial_weights.exists()  # nothing to interpolate with
+    assert ["validation_auc" in line for line in lines(run)].count(True) == 2
+    assert not any("interpolation_alpha" in line for line in lines(run))
+
+
+def test_random_heads_depend_on_the_seed_alone(store, config, tmp_path):
+    heads = {}
+    for name, seed, init in (("a", 0, "random"), ("b", 0, "random"), ("c", 1, "random"), ("d", 0, "search")):
+        settings = replace(config.train, seed=seed, init=init, steps=0, validations=0)
+        trainer = Trainer(start_run(tmp_path / name, replace(config, train=settings), store), store)
+        trainer.initialize()
+        news, user = trainer.model.news, trainer.model.user
+        heads[name] = torch.cat(
+            [
+                layer.weight.detach().flatten()
+                for layer in (news.over_tokens.query, news.over_segments.query, user.score)
+            ]
+        )
+    assert heads["a"].count_nonzero() == heads["a"].numel()
+    assert torch.equal(heads["a"], heads["b"])
+    assert not torch.equal(heads["a"], heads["c"])
+    assert not heads["d"].any()

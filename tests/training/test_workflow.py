@@ -21,6 +21,7 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
 from speedyfeed.training.config import RunConfig, TrainConfig
+from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss, LossConfig
 from speedyfeed.training.run_folder import start_run
@@ -217,3 +218,43 @@ def test_a_baseline_that_fails_and_resumes_ends_like_one_that_did_not(
     ours, twin = (Recommender.from_pretrained(run.path).state_dict() for run in (broken, whole))
     assert ours.keys() == twin.keys()
     assert all(torch.equal(ours[name], twin[name]) for name in ours)
+
+
+@pytest.mark.parametrize("name", ["nrms", "plm"])
+def test_without_the_first_click_both_workflows_learn_from_the_clicks_after_it(name, store, tiny_encoder):
+    config = run_of(name, tiny_encoder)
+    config = replace(config, batch=replace(config.batch, first_click=False))
+    model, log = build(config, store), one_user(store, 5)
+    with torch.no_grad():
+        model.user.start.normal_()  # a loss of the first click would depend on it, and on nothing else
+    batch, *_ = quick = learn(model, config, store, log)
+    slow_config = conventional(config)
+    slow_config = replace(slow_config, batch=replace(slow_config.batch, size=CONVENTIONAL_SIZE))
+    slow, *_ = conventionally = learn(model, slow_config, store, log)
+    assert_same(conventionally, quick)
+    assert batch.num_clicks == slow.num_clicks == 4
+    assert batch.targets_BL[0, 0] == 0
+    assert weigh(batch, 0.5) == weigh(slow, 0.5)
+    _, whole, _ = learn(model, replace(config, batch=replace(config.batch, first_click=True)), store, log)
+    assert not torch.isclose(whole.loss, quick[1].loss)
+
+
+def test_without_the_first_click_users_have_no_start_vector(store, tiny_encoder, tmp_path):
+    config = run_of("plm", tiny_encoder)
+    config = replace(
+        config,
+        batch=replace(config.batch, first_click=False),
+        train=TrainConfig(steps=2, validations=0, precision="fp32"),
+    )
+    run = start_run(tmp_path / "run", config, store)
+    assert train(run, store).is_finished
+    user = Recommender.from_pretrained(run.path).user
+    assert not user.start.any()
+    assert user.score.weight.any()
+
+
+def test_the_in_batch_loss_needs_the_first_click(store, tiny_encoder):
+    config = run_of("plm", tiny_encoder)
+    config = replace(config, loss=LossConfig(in_batch=0.5), batch=replace(config.batch, first_click=False))
+    with pytest.raises(InputError, match=r"leave out batch.no-first-click"):
+        learn(build(config, store), config, store, one_user(store, 3))

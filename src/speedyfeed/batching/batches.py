@@ -44,6 +44,9 @@ class BatchConfig:
     autoregressive: bool = True
     """Autoregressive training, on by default: one pass over a user learns from all clicks. Without it, each click
     is an instance with its own copy of the history."""
+    first_click: bool = True
+    """Learning from the first click of a user, before which a learned start vector stands for the user; on by
+    default. Without it, as in the paper, there is no start vector and a history has at least one click."""
     size: int = 0
     """Number of instances per batch of fixed shape; 0 batches dynamically, by the token budget."""
     max_clicks: int = 100
@@ -115,7 +118,8 @@ class Batch:
     history_BL: Ids
     """Clicks, oldest first, padded at the end."""
     targets_BL: Ids
-    """Clicks to learn from: the whole history or, with shape (B, 1), the click that follows it."""
+    """Clicks to learn from: the whole history or, with shape (B, 1), the click that follows it. Without
+    `first_click`, the first of a whole history is 0."""
     negatives_BLN: Ids
     """Negatives of each target."""
     has_own_negatives_BL: NDArray[np.bool]
@@ -262,6 +266,9 @@ class Batcher:
         negatives_BLN = _padded(instances.candidates.values[:, 1:], is_click_BL)
         has_own_negatives_BL = _padded(instances.has_own_negatives.values, is_click_BL)
         targets_BL = history_BL
+        if self._config.autoregressive and not self._config.first_click:
+            targets_BL = history_BL.copy()
+            targets_BL[:, 0] = PAD_NEWS
         if not self._config.autoregressive:
             last_B1 = lengths[:, None] - 1
             targets_BL = np.take_along_axis(history_BL, last_B1, 1)

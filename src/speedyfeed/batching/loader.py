@@ -81,6 +81,7 @@ class Loader:
             seed=seed,
             autoregressive=config.autoregressive,
             fallback_negatives=fallback_negatives,
+            first_click=config.first_click,
         )
         if state is None:
             stamps_V, debts_V = new_stamps(num_news), new_stamps(num_news)

@@ -13,7 +13,8 @@ workflow, and that click alone has negatives:
 
 Without `fallback_negatives`, a click that has no pool of its own is part of histories only: it gets no negatives
 and, without `autoregressive`, is not an instance. Users with no other clicks are left out. Where no click of the
-log has a pool, all clicks get fallback negatives.
+log has a pool, all clicks get fallback negatives. Without `first_click`, the same holds for a click that has no
+click before it: it gets no negatives and is not an instance.
 
 The negatives of a user depend on the seed, the epoch and the user alone, not on the other users of a block. A
 block costs a few vectorised passes over its clicks. Shapes: U instances.
@@ -80,6 +81,7 @@ class Sampler:
         seed: int,
         autoregressive: bool = True,
         fallback_negatives: bool = True,
+        first_click: bool = True,
     ) -> None:
         self._timelines = timelines
         self._num_news = num_news
@@ -88,15 +90,21 @@ class Sampler:
         self._seed = seed
         self._autoregressive = autoregressive
         self._fallback_negatives = fallback_negatives or not timelines.has_negatives
+        self._first_click = first_click
         lengths = np.minimum(timelines.clicks.lengths, max_clicks)
         starts = timelines.clicks.offsets[1:] - lengths
-        self._keys = np.flatnonzero(lengths if self._fallback_negatives else count_with_pool(timelines, starts))
+        learned = lengths if first_click else np.maximum(lengths - 1, 0)
+        if not self._fallback_negatives:
+            learned = count_with_pool(timelines, timelines.clicks.offsets[1:] - learned)
+        self._keys = np.flatnonzero(learned)
         if not len(self._keys):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
         if not autoregressive:
             self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
             if not self._fallback_negatives:
                 self._keys = self._keys[timelines.click_pools[self._keys] >= 0]
+            if not first_click:
+                self._keys = self._keys[~np.isin(self._keys, timelines.clicks.offsets)]
 
     @property
     def num_instances(self) -> int:
@@ -121,7 +129,7 @@ class Sampler:
         # Position of each click in the store: its position here, moved to where the clicks of its instance begin.
         positions = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
         clicked = clicks.values[positions]
-        learned = slice(None) if self._autoregressive else offsets[1:] - 1
+        learned = self._learned(offsets)
         user_of_click = np.repeat(users, lengths)
         negatives = np.zeros((len(clicked), self._negatives), np.int32)
         has_own_negatives = np.zeros(len(clicked), np.bool)
@@ -135,6 +143,13 @@ class Sampler:
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),
             has_own_negatives=Ragged(values=has_own_negatives, offsets=offsets),
         )
+
+    def _learned(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Clicks to learn from, as positions among all clicks of instances that begin at these offsets."""
+        if not self._autoregressive:
+            return offsets[1:] - 1
+        every = np.arange(offsets[-1])
+        return every if self._first_click else np.delete(every, offsets[:-1])
 
     def _draw_negatives(
         self, clicked: NDArray[np.int32], positions: NDArray[np.int64], users: NDArray[np.int64], epoch: int

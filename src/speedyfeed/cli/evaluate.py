@@ -6,16 +6,25 @@ Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impressio
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
+from speedyfeed.run_evaluation import (
+    EvaluationData,
+    evaluate_run,
+    open_data,
+    open_finished_run,
+    write_per_impression,
+)
+from speedyfeed.sweep.references import Reference, find_references
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
@@ -30,10 +39,14 @@ class Arguments:
     """Split to evaluate on; by default dev, or test where there is no dev."""
     format: str | None = None
     """Format of raw logs, such as mind or ebnerd; detected by default."""
-    pool: Literal["split", "day"] = "split"
-    """Articles that recall searches: all candidates of the split, or those of the impression's day."""
+    pool: Literal["split", "day"] | None = None
+    """Articles that recall searches, less those of the user's history: all candidates of the split, or those of
+    the impression's day. By default day, or split in a log of clicks without impressions."""
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
+    references: bool = False
+    """Also measure rankings that read no text: chance, popularity in train, title length, category counts of the
+    history. Needs a store with train."""
     per_impression: Path | None = None
     """Parquet file to write every metric of every impression to."""
     json: bool = False
@@ -52,10 +65,13 @@ def run(arguments: Arguments) -> None:
         if arguments.per_impression:
             write_per_impression(arguments.per_impression, data, report)
         split = data.split
+        references = _measure_references(data, pool=arguments.pool) if arguments.references else []
     if arguments.json:
-        print(json.dumps(report.to_json() | {"split": split}))
+        found = {"references": {one.name: one.metrics for one in references}} if references else {}
+        print(json.dumps(report.to_json() | {"split": split} | found))
     else:
         print_report(report, split)
+        print_references(references)
 
 
 def print_report(report: Report, split: str) -> None:
@@ -73,7 +89,7 @@ def print_report(report: Report, split: str) -> None:
     print(f"\n{'metric':12}{'mean':>8}   95% interval")
     for name, found in overall.metrics.items():
         print(f"{name:12}{_mean(found)}   {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
-    print(f"\nrecall {_pools(report)}\nby {_index(report)}")
+    print(f"\nrecall{_pools(report)}\nby {_index(report)}")
     print(f"\n{'group':16}{'impressions':>12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
     for name, group in report.groups.items():
         means = "".join(f"{_mean(group.metrics[metric]):>12}" for metric in GROUP_METRICS)
@@ -82,15 +98,36 @@ def print_report(report: Report, split: str) -> None:
         print("(no groups by articles seen in training: the store of the run is gone)")
 
 
+def print_references(references: Sequence[Reference]) -> None:
+    """Print the metrics of rankings that read no text, a line each."""
+    if references:
+        print(f"\n{'reference':16}{'':12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
+    for one in references:
+        means = [one.metrics.get(metric) for metric in GROUP_METRICS]
+        print(f"{one.name:28}" + "".join(f"{'-' if mean is None else f'{mean:.4f}':>12}" for mean in means))
+
+
+def _measure_references(data: EvaluationData, *, pool: Literal["split", "day"] | None) -> list[Reference]:
+    if "train" not in data.store.splits:
+        raise InputError(
+            f"{data.store.path}: found no train split, expected one for --references; leave that option out"
+        )
+    return find_references(data.store, None, data.split, pool=pool).references
+
+
 def _mean(found: Estimate) -> str:
     return f"{found.mean:8.4f}" if found.num_impressions else f"{'-':>8}"
 
 
 def _pools(report: Report) -> str:
     found = report.retrieved
+    size = f"{found.news_per_pool:,.0f}"
     if found.num_pools == 1:
-        return f"among the {found.news_per_pool:,.0f} candidates of the split"
-    return f"among the candidates of the day, {found.news_per_pool:,.0f} on average over {found.num_pools:,} days"
+        return f"@K: the first K of the {size} candidates, less those the user has clicked before"
+    return (
+        f"@K: the first K of the candidates of the day, {size} on average over {found.num_pools:,} days, less "
+        "those the user has clicked before"
+    )
 
 
 def _index(report: Report) -> str:

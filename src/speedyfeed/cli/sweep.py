@@ -1,8 +1,9 @@
 """Train and evaluate several variants over several seeds on a store, and print one table of them all.
 
 Every variant gets the same training time, and its best validated model is evaluated on all impressions of dev.
-Chance and popularity are shown beside them, and the best possible AUC of a synthetic newsroom (--logs). Stopped or
-killed, the same command continues; finished runs are not trained again, so a table can grow by runs and seeds.
+Rankings that read no text are shown beside them: chance, popularity, title length, category counts of the history;
+and the best possible AUC of a synthetic newsroom (--logs). Stopped or killed, the same command continues; finished
+runs are not trained again, so a table can grow by runs and seeds.
 
 Example: speedyfeed sweep store/ runs/sweep --runs speed-mini nrms --seeds 0 1 2 --minutes 10
 """

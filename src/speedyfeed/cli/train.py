@@ -44,7 +44,8 @@ class Arguments:
     """Folder of the run, created unless --resume is given."""
     recipe: str = "speed-mini"
     """Recipe that sets the defaults of all options below: speed-mini, speed-unilm, speed-half, speed-last,
-    plm-conventional, nrms, naml, lstur, npa, zero-shot or tiny."""
+    paper-unilm, paper-mini, paper-half, paper-last, plm-conventional, nrms, naml, lstur, npa, zero-shot or
+    tiny."""
     workflow: Literal["fast", "conventional"] | None = None
     """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     resume: bool = False

@@ -32,14 +32,16 @@ class StoreSettings:
     """Encoder whose tokenizer was used: a name, a folder or a Hub id."""
     tokenizer: str
     """Checksum of that tokenizer."""
-    refine: Literal["bm25", "none"]
-    """Whether each field was reduced to its most informative words."""
+    refine: Literal["bm25", "long", "none"]
+    """Whether each field was reduced to its most informative words, always, where it was too long, or never."""
     fields: tuple[str, ...]
     """Text fields that were read, in order."""
     segment_tokens: int
     """Maximum tokens of a segment, special tokens included."""
     body_segments: int
     """Maximum segments of a body."""
+    body_paragraphs: int = 0
+    """Maximum paragraphs of a body that were read; 0 for all."""
     columns: str = ""
     """Columns named by their meaning, as `user=visitor`; empty where the usual names were found."""
     split: Literal["time", "last"] | None = None

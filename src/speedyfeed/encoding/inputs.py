@@ -9,7 +9,7 @@ Serving therefore sees what training and evaluation saw.
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,12 +26,11 @@ from speedyfeed.files import write_json
 from speedyfeed.models.id_maps import IdMaps, lookup_indices
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.refine import Refiner
-from speedyfeed.preparation.text import SEGMENT_WORDS, TextRules
+from speedyfeed.preparation.text import SEGMENT_WORDS, TextRules, first_paragraphs_of, segments_of_texts
 from speedyfeed.preparation.tokens import (
     Segments,
     Tokenizer,
     gather_segments,
-    segments_of_heads,
     segments_of_words,
 )
 from speedyfeed.ragged import Array, offsets_of
@@ -109,17 +108,25 @@ class Articles:
     def _segments(self, rows: Sequence[Sequence[str]]) -> Iterator[Segments]:
         config = self.rules.config
         texts = {name: [row[FIELDS.index(name)] for row in rows] for name in config.fields}
-        if self._refiner is None:
-            heads = pa.record_batch({"news": pa.array(range(1, len(rows) + 1), pa.int64()), **texts})
-            return segments_of_heads(iter([heads]), self._tokenizer, fields=config.fields, parts=config.parts)
+        if "body" in texts:
+            texts["body"] = [first_paragraphs_of(text, config.body_paragraphs) for text in texts["body"]]
+        if config.refine == "bm25":
+            chosen = self._choose_words(texts, len(rows))
+            return segments_of_words(chosen, self._tokenizer, segment_words=SEGMENT_WORDS)
+        heads = pa.record_batch({"news": pa.array(range(1, len(rows) + 1), pa.int64()), **texts})
+        return segments_of_texts(config, self._tokenizer, iter([heads]), self._choose_words(texts, len(rows)))
+
+    def _choose_words(self, texts: Mapping[str, Sequence[str]], num_rows: int) -> Iterator[pa.RecordBatch]:
+        """Words that refinement retains of each text; nothing is computed before they are asked for."""
+        assert self._refiner is not None, "texts that are not refined have no statistics"
+        config = self.rules.config
         words = [
             {"news": news, "field": field, **asdict(word)}
-            for news in range(1, len(rows) + 1)
+            for news in range(1, num_rows + 1)
             for field, (name, part) in enumerate(zip(config.fields, config.parts, strict=True))
             for word in self._refiner.choose(texts[name][news - 1], field, SEGMENT_WORDS * part)
         ]
-        chosen = pa.RecordBatch.from_pylist(words, CHOSEN_WORDS)
-        return segments_of_words(iter([chosen]), self._tokenizer, segment_words=SEGMENT_WORDS)
+        yield pa.RecordBatch.from_pylist(words, CHOSEN_WORDS)
 
     def save(self, folder: Path) -> None:
         """Write the text facts and the document frequencies; the tokenizer is saved by the encoder."""

@@ -22,7 +22,7 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings
 
-RECALL_AT = (50, 100, 200)
+RECALL_AT = (20, 50, 100, 200)
 """Numbers of retrieved articles at which recall is measured."""
 TARGET_AT = 10
 """Number of retrieved articles at which hit and NDCG are measured, in logs of clicks without impressions."""
@@ -38,8 +38,8 @@ class Summary:
     """Mean metrics over some impressions, and how many were skipped."""
 
     metrics: Mapping[str, Estimate]
-    """Estimates by name: auc, mrr, ndcg@5, ndcg@10, recall@50, recall@100, recall@200; also hit@10 and
-    pool_ndcg@10 where every impression is one click and nothing else."""
+    """Estimates by name: auc, mrr, ndcg@5, ndcg@10, ctr@1, ctr@3, ctr@5, ctr@10, recall@20, recall@50, recall@100,
+    recall@200; also hit@10 and pool_ndcg@10 where every impression is one click and nothing else."""
     num_impressions: int
     """Number of impressions with ranking metrics."""
     num_one_class: int

@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from speedyfeed.ragged import Ragged
 
-RANKING = ("auc", "mrr", "ndcg@5", "ndcg@10")
+CTR_AT = (1, 3, 5, 10)
+"""Numbers of first candidates whose click-through rate is measured."""
+IN_HISTORY = -1
+"""Rank of a click on an article that the user has clicked before: it is not retrieved and does not count."""
+RANKING = ("auc", "mrr", "ndcg@5", "ndcg@10", *(f"ctr@{k}" for k in CTR_AT))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +40,11 @@ class RankingMetrics:
 
 
 def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetrics:
-    """AUC, MRR, nDCG@5 and nDCG@10 of every impression; labels are 1 clicked, 0 not clicked, -1 unknown.
+    """AUC, MRR, nDCG@k and CTR@k of every impression; labels are 1 clicked, 0 not clicked, -1 unknown.
 
     Each metric sums, over the clicks, a weight that depends on the click's rank alone: the rank itself (AUC),
-    1 / rank (MRR), 1 / log2(1 + rank) down to k (nDCG@k; a click's gain 2^1 - 1 is 1). Under ties a click gets
-    the mean weight of the ranks its score occupies.
+    1 / rank (MRR), 1 / log2(1 + rank) down to k (nDCG@k; a click's gain 2^1 - 1 is 1), 1 down to k (CTR@k, divided
+    by the number of candidates down to k). Under ties a click gets the mean weight of the ranks of its score.
     """
     assert len(scores.values) == len(labels), (len(scores.values), len(labels))
     clicks = _clicks_by_rank(scores, labels == 1)
@@ -61,16 +65,20 @@ def measure_ranking(scores: Ragged, labels: NDArray[np.integer]) -> RankingMetri
     for k in (5, 10):
         weights = np.where(ranks <= k, discounts, 0.0)
         values[f"ndcg@{k}"][scored] = clicks.total(weights)[scored] / _prefix_sums(weights)[clicked]
+    for k in CTR_AT:
+        num_clicked_k = clicks.total(np.where(ranks <= k, 1.0, 0.0))[scored]
+        values[f"ctr@{k}"][scored] = num_clicked_k / np.minimum(k, lengths[scored])
     return RankingMetrics(values=values, is_unlabelled=is_unlabelled, is_one_class=is_one_class)
 
 
 def measure_recall(found: Ragged, labels: NDArray[np.integer], k: int) -> NDArray[np.float64]:
     """Fraction of each impression's clicks among the first k articles retrieved for its user; NaN without a click.
 
-    `found` is the rank of each candidate among the retrieved articles: 1 is first, 0 is not retrieved.
+    `found` is the rank of each candidate among the retrieved articles: 1 is first, 0 is not retrieved. Clicks on
+    articles of the user's history (`IN_HISTORY`) do not count.
     """
     row = np.repeat(np.arange(len(found)), found.lengths)
-    clicked = labels == 1
+    clicked = (labels == 1) & (found.values != IN_HISTORY)
     hit = clicked & (found.values >= 1) & (found.values <= k)
     num_clicked = np.bincount(row[clicked], minlength=len(found))
     num_hit = np.bincount(row[hit], minlength=len(found))
@@ -84,7 +92,7 @@ def measure_targets(found: Ragged, k: int) -> dict[str, NDArray[np.float64]]:
     ranks = np.full(len(found), np.nan)
     has_target = found.lengths == 1
     ranks[has_target] = found.values
-    is_hit = np.where(has_target, (ranks >= 1) & (ranks <= k), np.nan)
+    is_hit = np.where(has_target & (ranks != IN_HISTORY), (ranks >= 1) & (ranks <= k), np.nan)
     return {f"hit@{k}": is_hit, f"pool_ndcg@{k}": is_hit / np.log2(np.maximum(ranks, 1) + 1)}
 
 

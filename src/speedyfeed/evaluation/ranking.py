@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions
 from speedyfeed.errors import InputError
+from speedyfeed.evaluation.metrics import IN_HISTORY
 from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
 
@@ -40,7 +41,8 @@ class Retrieved:
     """Ranks of the clicked articles among all articles of a pool, and the recall of the index."""
 
     found: NDArray[np.int32]
-    """Rank of each clicked candidate among the first `RETRIEVED` for its user; 0 if not retrieved or clicked."""
+    """Rank of each clicked candidate among the first `RETRIEVED` for its user, articles of the user's history left
+    out; 0 if not retrieved or clicked, `IN_HISTORY` for a click on an article of the history."""
     index_recall: float
     """Fraction of the `RETRIEVED` of exact search that the index finds."""
     num_pools: int
@@ -76,7 +78,8 @@ def score_and_retrieve(
 ) -> tuple[Ragged, Retrieved]:
     """Score every candidate, and search the clicked articles among all candidates of the impression's pool.
 
-    `pools` is the pool of each impression: all 0 for one pool of the whole split, or the day.
+    Articles of a user's history are not retrieved, and clicks on them are not searched. `pools` is the pool of
+    each impression: all 0 for one pool of the whole split, or the day.
     """
     scorer = _Scorer(impressions, news_VD)
     found = np.zeros(len(impressions.labels), np.int32)
@@ -92,10 +95,13 @@ def score_and_retrieve(
         sizes.append(len(news))
         for number, chunk in enumerate(_visit(impressions, rows, encode_users, report)):
             scorer.score(chunk)
-            neighbours = index.search(chunk.users_BD, RETRIEVED)
+            neighbours = index.search(chunk.users_BD, RETRIEVED + _most_clicked(chunk.histories, news))
             _find_clicks(impressions, chunk, neighbours, found)
             if number == 0:
-                some = Neighbours(ids=neighbours.ids[:_CHECKED_USERS], scores=neighbours.scores[:_CHECKED_USERS])
+                some = Neighbours(
+                    ids=neighbours.ids[:_CHECKED_USERS, :RETRIEVED],
+                    scores=neighbours.scores[:_CHECKED_USERS, :RETRIEVED],
+                )
                 truth = exact.search(chunk.users_BD[:_CHECKED_USERS], RETRIEVED)
                 checks.append((overlap(some, truth), len(some.ids)))
     recalls, weights = np.array(checks).reshape(-1, 2).T
@@ -114,6 +120,8 @@ class _Chunk:
     """Some users and the candidates of all their impressions."""
 
     users_BD: Embeddings
+    histories: Ragged
+    """All clicks of each user."""
     positions: NDArray[np.int64]
     """Positions of the candidates in the flat arrays of the split."""
     user_of: NDArray[np.int64]
@@ -157,6 +165,7 @@ def _visit(
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
             users_BD=encode_users(histories, users[start : start + _USERS]),
+            histories=histories,
             positions=_ranges(starts, lengths),
             user_of=np.repeat(row_of[first:end] - start, lengths),
         )
@@ -166,15 +175,34 @@ def _visit(
 def _find_clicks(
     impressions: Impressions, chunk: _Chunk, neighbours: Neighbours, found: NDArray[np.int32]
 ) -> None:
-    """Write the rank of each clicked candidate of the chunk among its user's neighbours."""
+    """Write the rank of each clicked candidate among its user's neighbours, less those of the history."""
+    rows_BK = np.arange(len(neighbours.ids))[:, None]
+    ranks_BK = np.cumsum(~_is_in_history(chunk.histories, rows_BK, neighbours.ids), axis=1)
     clicked = np.flatnonzero(impressions.labels[chunk.positions] == 1)
     for start in range(0, len(clicked), _CANDIDATES):
         some = clicked[start : start + _CANDIDATES]
         positions = chunk.positions[some]
         news = impressions.candidates.values[positions]
-        is_here = neighbours.ids[chunk.user_of[some]] == np.where(news == PAD_NEWS, -1, news)[:, None]
-        rank = 1 + is_here.argmax(axis=1) if is_here.shape[1] else np.zeros(len(some), np.int64)
-        found[positions] = np.where(is_here.any(axis=1), rank, 0)
+        users = chunk.user_of[some]
+        is_here = neighbours.ids[users] == np.where(news == PAD_NEWS, -1, news)[:, None]
+        rank = np.zeros(len(some), np.int64)
+        if is_here.shape[1]:
+            rank = ranks_BK[users, is_here.argmax(axis=1)]
+        found[positions] = np.where(is_here.any(axis=1) & (rank <= RETRIEVED), rank, 0)
+        found[positions[_is_in_history(chunk.histories, users, news)]] = IN_HISTORY
+
+
+def _most_clicked(histories: Ragged, news: NDArray[np.integer]) -> int:
+    """Largest number of clicks of a history on these articles, repeated clicks included."""
+    rows = np.repeat(np.arange(len(histories)), histories.lengths)
+    return int(np.bincount(rows[np.isin(histories.values, news)]).max(initial=0))
+
+
+def _is_in_history(histories: Ragged, rows: NDArray[np.int64], news: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether each article is in the history of its row; articles without text are in none."""
+    size = 1 + max(int(histories.values.max(initial=0)), int(news.max(initial=0)))
+    own = np.repeat(np.arange(len(histories)), histories.lengths) * size + histories.values
+    return np.asarray(np.isin(rows * size + news, own) & (news != PAD_NEWS))
 
 
 def _rows_by_pool(pools: NDArray[np.integer]) -> list[NDArray[np.int64]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions
+from speedyfeed.evaluation.metrics import IN_HISTORY
 from speedyfeed.evaluation.ranking import RETRIEVED, Retrieved
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings
@@ -36,13 +37,15 @@ def score_and_retrieve_user_dependent(
         report("rank", done, len(users))
         news_VD, user_D = encode_for_user(user, impressions.histories[user])
         scores_V = news_VD @ user_D
+        own = impressions.histories[user]
         for row in np.flatnonzero(impressions.users == user).tolist():
             positions = slice(*candidates.offsets[row : row + 2])
             shown, pool = candidates.values[positions], pool_news[int(pools[row])]
             scores[positions] = np.where(shown == PAD_NEWS, -np.inf, scores_V[shown])
             is_clicked = (impressions.labels[positions] == 1) & (shown != PAD_NEWS)
-            rank = 1 + (scores_V[pool] > scores_V[shown][:, None]).sum(axis=1)
+            rank = 1 + (scores_V[pool[~np.isin(pool, own)]] > scores_V[shown][:, None]).sum(axis=1)
             found[positions] = np.where(is_clicked & (rank <= RETRIEVED), rank, 0)
+            found[positions][is_clicked & np.isin(shown, own)] = IN_HISTORY
     report("rank", len(users), len(users))
     retrieved = Retrieved(
         found=found,

@@ -20,6 +20,10 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(query_width, 1, bias=False)
         nn.init.zeros_(self.query.weight)
 
+    def draw_query(self) -> None:
+        """Draw the query at random, as PyTorch initializes a linear layer."""
+        self.query.reset_parameters()
+
     def forward(self, items: Tensor, owners: Tensor, num_owners: int, is_padding: Tensor | None = None) -> Tensor:
         """(items, width), the owner of each item, the number of owners -> (owners, width).
 

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.id_maps import IdMaps
+from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
-from speedyfeed.models.users import UserConfig, build_user_encoder, weigh_clicks
+from speedyfeed.models.users import AttentiveUser, UserConfig, build_user_encoder, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ class RecommenderModule(nn.Module):
         else:
             self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.id_maps.categories))
         self.user = build_user_encoder(config.user, dim=self.news.dim, user_embeddings=self.user_embeddings)
+
+    def draw_queries(self) -> None:
+        """Draw at random the attention queries that otherwise begin at zero, which gives means."""
+        for module in self.modules():
+            if isinstance(module, AdditiveAttention | AttentiveUser):
+                module.draw_query()
 
     @torch.no_grad()
     def encode_users(

@@ -77,6 +77,10 @@ class AttentiveUser(nn.Module):
         self.score = nn.Linear(dim, 1, bias=False)
         nn.init.zeros_(self.score.weight)
 
+    def draw_query(self) -> None:
+        """Draw the query at random, as PyTorch initializes a linear layer."""
+        self.score.reset_parameters()
+
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """Encode every prefix of the clicks to users_BPD."""
         items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))

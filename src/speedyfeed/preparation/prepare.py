@@ -36,7 +36,7 @@ from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.preparation.splits import write_impressions, write_timelines
-from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, write_news
+from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, first_paragraphs, write_news
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
@@ -157,6 +157,7 @@ def _prepare(
         fields=tuple(config.fields),
         segment_tokens=config.segment_tokens,
         body_segments=config.body_segments,
+        body_paragraphs=config.body_paragraphs,
         columns=logs.options.columns if logs.options else "",
         split=logs.options.split if logs.options else None,
         dev_from=logs.options.dev_from if logs.options else None,
@@ -211,10 +212,8 @@ def _build(
     in_train = timeline.referenced(engine.open(sources.files["train"])) if is_to_train else None
     numbers = number_news(engine, news, logs.splits, in_train)
     num_train = int(engine.load(numbers.agg(news=_.is_first.sum().fill_null(0)))["news"][0].as_py())
-    texts = engine.save(
-        news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first").order_by("news"),
-        "texts",
-    )
+    numbered = news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first")
+    texts = engine.save(first_paragraphs(numbered, rules.config.body_paragraphs).order_by("news"), "texts")
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
     pq.write_table(titles, folder / "news.parquet")
 

@@ -4,12 +4,15 @@ A store makes the rules and every run trained on it inherits them. Later article
 treated by the run's rules, so its model sees them as it saw the articles of its training.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import ibis.expr.types as ir
+import pyarrow as pa
+from ibis import _
 
 from speedyfeed.data.manifest import CollectionStatistics, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES
@@ -17,10 +20,12 @@ from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
 from speedyfeed.preparation import refine
 from speedyfeed.preparation.engine import Engine
+from speedyfeed.preparation.long_texts import segments_of_long
 from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.progress import Report, counted, silent
 
-CHOSEN = "chosen-texts"  # their name in the engine's scratch folder
+CHOSEN = "chosen-words"  # their name in the engine's scratch folder
+PLAIN = "plain-texts"
 SEGMENT_WORDS = 32  # the paper's; words beyond the segment's tokens are dropped by rank
 
 
@@ -30,20 +35,25 @@ class TextConfig:
 
     encoder: str = "minilm"
     """Encoder whose tokenizer is used: a name, a folder or a Hub id; give the same one to train."""
-    refine: Literal["bm25", "none"] = "bm25"
-    """How each field is shortened: bm25 retains its most informative words, none its first tokens."""
+    refine: Literal["bm25", "long", "none"] = "bm25"
+    """How each field is shortened: bm25 retains its most informative words; long does so only for texts that do
+    not fit their segments, and leaves others as they are; none retains the first tokens."""
     fields: tuple[str, ...] = FIELDS
     """Text fields to read: some of title, abstract and body, in this order."""
     segment_tokens: int = 32
     """Maximum tokens of a segment, special tokens included."""
     body_segments: int = 1
     """Maximum segments of a body; title and abstract have one each."""
+    body_paragraphs: int = 0
+    """Maximum paragraphs of a body to read, from its start; 0 reads all. A line break ends a paragraph."""
 
     def __post_init__(self) -> None:
         if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
             raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
         if self.body_segments < 1:
             raise InputError(f"--body-segments {self.body_segments}: expected at least 1")
+        if self.body_paragraphs < 0:
+            raise InputError(f"--body-paragraphs {self.body_paragraphs}: expected 0 or more")
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -76,6 +86,7 @@ class TextRules:
                 fields=settings.fields,
                 segment_tokens=settings.segment_tokens,
                 body_segments=settings.body_segments,
+                body_paragraphs=settings.body_paragraphs,
             ),
             statistics=statistics,
         )
@@ -89,6 +100,26 @@ class WrittenNews:
     """Articles without a word, by the first tokenizer."""
     statistics: CollectionStatistics | None
     """Statistics they were refined by; None where they were not refined."""
+
+
+def first_paragraphs(texts: ir.Table, count: int) -> ir.Table:
+    """Cut the column `body` to its first paragraphs; 0 leaves it whole."""
+    if not count:
+        return texts
+    return texts.mutate(body=_.body.re_extract(_paragraphs(count), 1).fill_null(""))
+
+
+def first_paragraphs_of(text: str, count: int) -> str:
+    """Cut one text as `first_paragraphs` does."""
+    if not count:
+        return text
+    found = re.match(_paragraphs(count), text)
+    return found[1] if found else ""
+
+
+def _paragraphs(count: int) -> str:
+    """Regular expression whose group 1 is so many paragraphs; every engine reads it alike."""
+    return rf"^[ \t\r\n]*((?:[^\r\n]+[ \t\r\n]*){{1,{count}}})"
 
 
 def write_news(
@@ -108,9 +139,9 @@ def write_news(
     """
     config = rules.config
     statistics = None
-    if config.refine == "none":
-        engine.save(texts.order_by("news").select("news", *config.fields), CHOSEN)
-    else:
+    if config.refine != "bm25":
+        engine.save(texts.order_by("news").select("news", *config.fields), PLAIN)
+    if config.refine != "none":
         report("count words", 0, 0)
         counts = refine.count_words(engine, texts, config.fields)
         known = rules.statistics or refine.measure_words(
@@ -137,8 +168,19 @@ def _segments(
     engine: Engine, config: TextConfig, tokenizer: Tokenizer, num_news: int, report: Report
 ) -> Iterator[Segments]:
     """Segments of all articles, in order, from the texts chosen before."""
+    if config.refine == "bm25":
+        words = counted(engine.reread(CHOSEN), report, "tokenize")
+        return segments_of_words(words, tokenizer, segment_words=SEGMENT_WORDS)
+    heads = counted(engine.reread(PLAIN, batch_rows=1 << 13), report, "tokenize", num_news)
+    return segments_of_texts(config, tokenizer, heads, engine.reread(CHOSEN))
+
+
+def segments_of_texts(
+    config: TextConfig, tokenizer: Tokenizer, heads: Iterator[pa.RecordBatch], words: Iterator[pa.RecordBatch]
+) -> Iterator[Segments]:
+    """Segments of (news, ...) rows that are not all refined; `words` are read where some are."""
     if config.refine == "none":
-        heads = counted(engine.reread(CHOSEN, batch_rows=1 << 13), report, "tokenize", num_news)
         return segments_of_heads(heads, tokenizer, fields=config.fields, parts=config.parts)
-    words = counted(engine.reread(CHOSEN), report, "tokenize")
-    return segments_of_words(words, tokenizer, segment_words=SEGMENT_WORDS)
+    return segments_of_long(
+        heads, words, tokenizer, fields=config.fields, parts=config.parts, segment_words=SEGMENT_WORDS
+    )

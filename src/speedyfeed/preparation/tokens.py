@@ -124,46 +124,19 @@ def segments_of_words(
     """
     table = TokenTable(tokenizer)
     for words in _whole_news(batches):
-        news, field = words["news"].to_numpy(), words["field"].to_numpy()
-        row = table.lookup(words["form"].combine_chunks())
-        starts = np.flatnonzero(np.diff(news, prepend=-1) | np.diff(field, prepend=-1))  # of each text
-        place = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
-        is_head = place % segment_words == 0
-        segment = np.cumsum(is_head) - 1
-        num_tokens = table.tokens.lengths[row]
-        fits = _fits(segment, words["rank"].to_numpy(), num_tokens, tokenizer.room)
-        count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[fits]
-        yield _assemble(news[is_head], field[is_head], segment[fits], row[fits], count, table.tokens)
+        yield segments_of_table(words, table, tokenizer.room, segment_words)
 
 
 def segments_of_heads(
     batches: Iterator[pa.RecordBatch], tokenizer: Tokenizer, *, fields: Sequence[str], parts: Sequence[int]
 ) -> Iterator[Segments]:
     """Segments of the head of each field of (news, ...) rows, at most `parts[field]` each; no refinement."""
-    room = tokenizer.room
     for batch in batches:
         heads = [
-            _encode_heads(tokenizer, batch[name].to_pylist(), room * part)
+            encode_heads(tokenizer, batch[name].to_pylist(), tokenizer.room * part)
             for name, part in zip(fields, parts, strict=True)
         ]
-        pieces = [
-            (news, field, tokens[start : start + room])
-            for row, news in enumerate(batch["news"].to_pylist())
-            for field, texts in enumerate(heads)
-            for tokens in [texts[row]]
-            for start in range(0, len(tokens), room)
-        ]
-        inner = [[tokenizer.opening, *tokens, tokenizer.closing] for _, _, tokens in pieces]
-        offsets = offsets_of(np.array([len(tokens) for tokens in inner], dtype=np.int64))
-        values = np.fromiter((token for tokens in inner for token in tokens), np.int32, count=int(offsets[-1]))
-        frequencies = np.ones(len(values), np.uint8)
-        frequencies[offsets[:-1]] = frequencies[offsets[1:] - 1] = 0
-        yield Segments(
-            news=np.array([news for news, _, _ in pieces], dtype=np.int64),
-            field=np.array([field for _, field, _ in pieces], dtype=np.uint8),
-            tokens=Ragged(values=values, offsets=offsets),
-            frequencies=Ragged(values=frequencies, offsets=offsets),
-        )
+        yield segments_of_plain(batch["news"].to_pylist(), heads, tokenizer)
 
 
 def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> int:
@@ -181,7 +154,7 @@ def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokeniz
         for part in chain(batches, [_bare_segments(np.arange(num_news, num_news), tokenizer)]):
             last = int(part.news[-1]) if len(part.news) else num_news
             missing = np.setdiff1d(np.arange(done + 1, last + 1), part.news)
-            whole = _merge(part, _bare_segments(missing, tokenizer))
+            whole = merge_segments(part, _bare_segments(missing, tokenizer))
             np.add.at(num_segments, whole.news, 1)
             tokens.append(whole.tokens.values, whole.tokens.lengths)
             frequencies.append(whole.frequencies.values)
@@ -195,9 +168,9 @@ def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokeniz
 
 def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> Segments:
     """Gather in memory what `write_segments` would write."""
-    whole = reduce(_merge, parts, _bare_segments(np.arange(0), tokenizer))
+    whole = reduce(merge_segments, parts, _bare_segments(np.arange(0), tokenizer))
     missing = np.setdiff1d(np.arange(1, num_news + 1), whole.news)
-    return _merge(whole, _bare_segments(missing, tokenizer))
+    return merge_segments(whole, _bare_segments(missing, tokenizer))
 
 
 def common_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> list[str]:
@@ -225,6 +198,43 @@ def build_word_tokenizer(words: Sequence[str]) -> "PreTrainedTokenizerFast":
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+
+
+def segments_of_table(words: pa.Table, table: TokenTable, room: int, segment_words: int) -> Segments:
+    """Segments of refined words of whole articles."""
+    news, field = words["news"].to_numpy(), words["field"].to_numpy()
+    row = table.lookup(words["form"].combine_chunks())
+    starts = np.flatnonzero(np.diff(news, prepend=-1) | np.diff(field, prepend=-1))  # of each text
+    place = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
+    is_head = place % segment_words == 0
+    segment = np.cumsum(is_head) - 1
+    num_tokens = table.tokens.lengths[row]
+    fits = _fits(segment, words["rank"].to_numpy(), num_tokens, room)
+    count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[fits]
+    return _assemble(news[is_head], field[is_head], segment[fits], row[fits], count, table.tokens)
+
+
+def segments_of_plain(news: list[int], heads: list[list[list[int]]], tokenizer: Tokenizer) -> Segments:
+    """Segments of plain texts, given the tokens of each by field and article; every word has frequency 1."""
+    room = tokenizer.room
+    pieces = [
+        (number, field, tokens[start : start + room])
+        for row, number in enumerate(news)
+        for field, texts in enumerate(heads)
+        for tokens in [texts[row]]
+        for start in range(0, len(tokens), room)
+    ]
+    inner = [[tokenizer.opening, *tokens, tokenizer.closing] for _, _, tokens in pieces]
+    offsets = offsets_of(np.array([len(tokens) for tokens in inner], dtype=np.int64))
+    values = np.fromiter((token for tokens in inner for token in tokens), np.int32, count=int(offsets[-1]))
+    frequencies = np.ones(len(values), np.uint8)
+    frequencies[offsets[:-1]] = frequencies[offsets[1:] - 1] = 0
+    return Segments(
+        news=np.array([number for number, _, _ in pieces], dtype=np.int64),
+        field=np.array([field for _, field, _ in pieces], dtype=np.uint8),
+        tokens=Ragged(values=values, offsets=offsets),
+        frequencies=Ragged(values=frequencies, offsets=offsets),
     )
 
 
@@ -284,7 +294,7 @@ def _assemble(
     )
 
 
-def _encode_heads(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[list[int]]:
+def encode_heads(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[list[int]]:
     """The first `limit` tokens of each text; a long text is tokenized only as far as needed."""
     reach = 16 * limit  # characters; tokens are rarely that long
     heads = tokenizer.encode([text[:reach] for text in texts])
@@ -307,11 +317,11 @@ def _bare_segments(news: NDArray[np.int64], tokenizer: Tokenizer) -> Segments:
     )
 
 
-def _merge(a: Segments, b: Segments) -> Segments:
-    """Segments of both, ordered by article."""
+def merge_segments(a: Segments, b: Segments) -> Segments:
+    """Segments of both, ordered by article and field."""
     if not len(b.news):
         return a
-    order = np.argsort(np.concatenate([a.news, b.news]), kind="stable")
+    order = np.lexsort((np.concatenate([a.field, b.field]), np.concatenate([a.news, b.news])))
     return Segments(
         news=np.concatenate([a.news, b.news])[order],
         field=np.concatenate([a.field, b.field])[order],

@@ -1,11 +1,21 @@
-"""References for trained models: chance, popularity, and the best possible AUC where it is known."""
+"""References for trained models: rankings without any text, and the best possible AUC where it is known.
+
+chance            all candidates alike
+popularity        clicks in train
+title length      longest or shortest title first, as clicks of train have it
+category counts   clicks of the history with the category of the candidate
+"""
 
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from speedyfeed.data.manifest import sha256
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
@@ -13,9 +23,10 @@ from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import RECALL_AT, evaluate
 from speedyfeed.evaluation.metrics import RANKING, measure_ranking
+from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.ragged import Ragged
-from speedyfeed.retrieval.index import ExactIndex
-from speedyfeed.run_evaluation import SEED
+from speedyfeed.retrieval.index import Embeddings, ExactIndex
+from speedyfeed.run_evaluation import SEED, days_of, default_pool
 
 NEWSROOM = "newsroom.json"
 
@@ -35,43 +46,136 @@ class References:
 
     impressions: int
     """Impressions of the split that have a ranking score."""
+    pools: int
+    """Number of pools that recall searches: days, or 1 for the whole split."""
+    news_per_pool: float
+    """Mean number of articles in a pool."""
     references: list[Reference]
 
 
-def find_references(store: Store, logs: Path | None) -> References:
-    """References on the split that runs are evaluated on; `logs` are the raw logs of the store."""
-    shown = store.impressions(choose_split(store.path, store.splits, None))
-    chance = measure_chance(shown)
+def find_references(
+    store: Store,
+    logs: Path | None,
+    split: str | None = None,
+    *,
+    pool: Literal["split", "day"] | None = None,
+) -> References:
+    """References on a split and a pool, by default those of evaluated runs; `logs` are the store's raw logs."""
+    split = choose_split(store.path, store.splits, split)
+    shown = store.impressions(split)
+    is_by_day = (pool or default_pool(shown)) == "day"
+    pools = days_of(store, split) if is_by_day else np.zeros(len(shown.users), np.int64)
+    titles = store.load_titles()
     known = [] if logs is None else _newsroom(store, logs)
     return References(
         impressions=int(np.count_nonzero(~np.isnan(_tied(shown)["auc"]))),
-        references=[chance, measure_popularity(store, shown), *known],
+        pools=len(np.unique(pools)),
+        news_per_pool=_mean_size(shown, pools),
+        references=[
+            measure_chance(shown, pools),
+            measure_popularity(store, shown, pools),
+            measure_title_length(store, shown, pools, titles["title"]),
+            *measure_categories(shown, pools, titles["category"]),
+            *known,
+        ],
     )
 
 
-def measure_chance(shown: Impressions) -> Reference:
+def measure_chance(shown: Impressions, pools: NDArray[np.int64]) -> Reference:
     """All candidates tied. A metric of ties is its mean over all their orders, so this is exact."""
     found = {name: float(np.nanmean(values)) for name, values in _tied(shown).items()}
-    news = np.unique(shown.candidates.values)
-    num_news = np.count_nonzero(news != PAD_NEWS)
-    recall = {f"recall@{k}": min(1.0, k / num_news) for k in RECALL_AT}
+    sizes = _count_retrievable(shown, pools)
+    recall = {f"recall@{k}": float(np.mean(np.minimum(1.0, k / sizes))) for k in RECALL_AT}
     return Reference(name="chance", metrics={**found, **recall})
 
 
-def measure_popularity(store: Store, shown: Impressions) -> Reference:
-    """Articles ranked by their clicks in train: embeddings of width 1, and one user for all."""
+def measure_popularity(store: Store, shown: Impressions, pools: NDArray[np.int64]) -> Reference:
+    """Articles ranked by all their clicks in train, those of histories included."""
     num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
+    return _rank_alike("popularity", shown, pools, num_clicks_V.astype(np.float32))
+
+
+def measure_title_length(
+    store: Store, shown: Impressions, pools: NDArray[np.int64], titles: pa.ChunkedArray
+) -> Reference:
+    """Articles ranked by the length of their title in characters: longest first, or shortest if train says so."""
+    lengths_V = np.concatenate([[0.0], pc.utf8_length(titles).to_numpy()]).astype(np.float32)
+    clicked = store.train.clicks.values[store.train.click_pools[:] >= 0]
+    skipped = store.train.pools.values
+    is_longer = not len(skipped) or lengths_V[clicked].mean() >= lengths_V[skipped].mean()
+    return _rank_alike("title length", shown, pools, lengths_V if is_longer else -lengths_V)
+
+
+def measure_categories(
+    shown: Impressions, pools: NDArray[np.int64], categories: pa.ChunkedArray
+) -> list[Reference]:
+    """Articles ranked by the number of clicks of the history with the same category; empty without categories."""
+    encoded = categories.combine_chunks().dictionary_encode()
+    codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    is_known = np.array([bool(name) for name in names])[codes]
+    if not is_known.any():
+        return []
+    onehot_VC = np.zeros((1 + len(codes), len(names)), np.float32)
+    onehot_VC[1 + np.flatnonzero(is_known), codes[is_known]] = 1
+
+    def count(histories: Ragged, _: NDArray[np.int64]) -> Embeddings:
+        rows = np.repeat(np.arange(len(histories)), histories.lengths)
+        counts_BC = np.zeros((len(histories), len(names)), np.float32)
+        np.add.at(counts_BC, rows, onehot_VC[histories.values])
+        return counts_BC
+
+    return [_measure("category counts", shown, pools, onehot_VC, count)]
+
+
+def _rank_alike(
+    name: str, shown: Impressions, pools: NDArray[np.int64], scores_V: NDArray[np.float32]
+) -> Reference:
+    """Articles ranked by one score, whoever the user is: embeddings of width 1, and one user for all."""
+    return _measure(name, shown, pools, scores_V[:, None], lambda users, _: np.ones((len(users), 1), np.float32))
+
+
+def _measure(
+    name: str, shown: Impressions, pools: NDArray[np.int64], news_VD: Embeddings, encode_users: EncodeUsers
+) -> Reference:
     report = evaluate(
         shown,
-        num_clicks_V[:, None].astype(np.float32),
-        lambda histories, _: np.ones((len(histories), 1), np.float32),
+        news_VD,
+        encode_users,
         np.random.default_rng(SEED),
+        pools=pools,
         build_index=ExactIndex.build,
+        resamples=1,  # intervals are not used
     )
-    means = {name: found.mean for name, found in report.overall.metrics.items()}
+    means = {metric: found.mean for metric, found in report.overall.metrics.items()}
     return Reference(
-        name="popularity", metrics={name: None if math.isnan(mean) else mean for name, mean in means.items()}
+        name=name, metrics={metric: None if math.isnan(mean) else mean for metric, mean in means.items()}
     )
+
+
+def _mean_size(shown: Impressions, pools: NDArray[np.int64]) -> float:
+    """Mean number of articles in a pool."""
+    sizes = [len(_news_of(shown, np.flatnonzero(pools == pool))) for pool in np.unique(pools)]
+    return float(np.mean(sizes)) if sizes else 0.0
+
+
+def _news_of(shown: Impressions, rows: NDArray[np.int64]) -> NDArray[np.integer]:
+    """Candidates of some impressions, each once, less those without text."""
+    news = np.unique(shown.candidates.take(rows).values)
+    return np.asarray(news[news != PAD_NEWS])
+
+
+def _count_retrievable(shown: Impressions, pools: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of articles that each impression with a click can retrieve: its pool, less the user's history."""
+    users = np.repeat(np.arange(len(shown.histories)), shown.histories.lengths)
+    clicks = np.unique(np.stack([users, shown.histories.values.astype(np.int64)]), axis=1)
+    sizes = np.zeros(len(shown.users), np.int64)
+    for pool in np.unique(pools):
+        rows = np.flatnonzero(pools == pool)
+        news = _news_of(shown, rows)
+        num_clicked = np.bincount(clicks[0, np.isin(clicks[1], news)], minlength=len(shown.histories))
+        sizes[rows] = len(news) - num_clicked[shown.users[rows]]
+    is_clicked = np.repeat(np.arange(len(shown.users)), shown.candidates.lengths)[shown.labels == 1]
+    return np.asarray(np.maximum(sizes[np.unique(is_clicked)], 1))
 
 
 def _tied(shown: Impressions) -> dict[str, np.ndarray]:

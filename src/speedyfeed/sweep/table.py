@@ -1,6 +1,6 @@
 """The table of a sweep: a row per variant, with the metrics of all seeds and what the training took.
 
-chance, popularity, best possible    references, which nobody trained
+chance, popularity, ...              references, which nobody trained
 speed-mini, nrms, ...                mean and deviation over seeds
 """
 
@@ -60,6 +60,10 @@ class Sweep:
 
     impressions: int
     """Impressions with a ranking score in the evaluated split."""
+    pools: int
+    """Number of pools that recall searches: days, or 1 for the whole split."""
+    news_per_pool: float
+    """Mean number of articles in a pool."""
     references: list[Reference]
     rows: list[SweepRow]
     seeds: list[int]
@@ -72,6 +76,8 @@ def run_sweep(variants: Mapping[str, RunConfig], config: SweepConfig, store: Sto
     trials = run_trials(runs, config.seeds, store, out)
     return Sweep(
         impressions=known.impressions,
+        pools=known.pools,
+        news_per_pool=known.news_per_pool,
         references=known.references,
         rows=[summarise(name, run, trials[name]) for name, run in variants.items()],
         seeds=list(config.seeds),
@@ -107,9 +113,13 @@ def sweep_table(sweep: Sweep) -> str:
         ]
         for row in sweep.rows
     ]
-    about = f"{sweep.impressions:,} impressions; mean ± standard deviation over seeds"
+    about = (
+        f"{sweep.impressions:,} impressions; recall among {sweep.news_per_pool:,.0f} articles"
+        f"{'' if sweep.pools == 1 else f' on average of {sweep.pools:,} days'}, less those of the user's history; "
+        f"mean ± standard deviation over seeds {' '.join(map(str, sweep.seeds))}"
+    )
     header = ["", *METRICS, "clicks", "saved after", "minutes"]
-    return f"{about} {' '.join(map(str, sweep.seeds))}\n\n" + table(header, references + trained)
+    return f"{about}\n\n" + table(header, references + trained)
 
 
 def _number(value: float | None) -> str:

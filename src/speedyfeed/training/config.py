@@ -1,6 +1,7 @@
 """Settings of a training run: how long and how fast to learn, and the settings of all its parts."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
@@ -28,10 +29,16 @@ class TrainConfig:
     """Peak learning rate of all other parameters."""
     warmup: float = 0.1
     """Fraction of the run in which learning rates rise linearly; afterwards they fall linearly to zero."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """Learning rates in the course of a run: linear rises to the peak and falls to zero, constant is at the peak
+    from the first step to the last, without warm-up."""
     weight_decay: float = 0.01
     """AdamW weight decay of matrices; biases and other vectors have none."""
     clip: float = 1.0
-    """Maximum norm of the gradient; larger gradients are scaled down."""
+    """Maximum norm of the gradient; larger gradients are scaled down. 0 turns clipping off."""
+    init: Literal["search", "random"] = "search"
+    """Initial weights of what is not pretrained: search begins with means of tokens and of clicks and takes the
+    projection that validates best; random draws the attention queries and tries nothing else."""
     accumulate: int = 1
     """Number of batches per update of the weights."""
     precision: str = "auto"
@@ -58,6 +65,12 @@ class TrainConfig:
             raise InputError(f"steps {self.steps}: expected at least 0")
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup {self.warmup}: expected a fraction, 0 to below 1")
+        if not self.clip >= 0:
+            raise InputError(f"clip {self.clip}: expected 0 or more")
+        if self.schedule not in ("linear", "constant"):
+            raise InputError(f"schedule {self.schedule}: expected linear or constant")
+        if self.init not in ("search", "random"):
+            raise InputError(f"init {self.init}: expected search or random")
         if self.seed < 0:
             raise InputError(f"seed {self.seed}: expected 0 or more")
 

@@ -66,7 +66,7 @@ class RunFacts:
     word_vectors: dict[str, int] = field(default_factory=dict)
     """Counts of words in all and of words with a pretrained vector; empty without a GloVe file."""
     init: InitConfig | None = None
-    """Initialization that validated best; None until it is chosen."""
+    """Initialization that validated best; None until it is chosen, and in a run with random heads."""
     best_auc: float | None = None
     """Best validation AUC; None until training ends."""
 

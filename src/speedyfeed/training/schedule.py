@@ -1,6 +1,6 @@
 """The schedule of a run: how far it is, its learning rates, and when a validation or a checkpoint is due.
 
-    fraction of the run    0 ----- warmup ------------------------------ 1
+    fraction of the run    0 ----- warmup ------------------------------ 1     linear; constant is 1 throughout
     learning-rate factor   0 /////// 1 \\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\ 0
     validations            |          |          |          |            |     evenly spaced
 
@@ -48,6 +48,8 @@ class Schedule:
 
     def lr_factor(self, batch: Batch) -> float:
         """Factor on the peak learning rates for a batch, taken in the middle of its step."""
+        if self._config.schedule == "constant":
+            return 1.0
         epochs = (self.progress.epochs + self._epochs_after(batch)) / 2
         return lr_factor(self._fraction_at(epochs, batch.step + 0.5), self._config.warmup)
 

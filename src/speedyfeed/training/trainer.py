@@ -67,6 +67,8 @@ class Trainer:
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
         self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
+        if not config.batch.first_click:
+            _drop_start(self.model.user)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self._waiting_weight = 0.0  # summed weight of clicks since the last update
         self.cache = (
@@ -203,6 +205,8 @@ class Trainer:
         Texts are encoded once for all candidates. User-dependent encoders are costly to validate and take the
         first candidate.
         """
+        if self.config.train.init == "random":
+            return self._draw_heads()
         news = self.model.news
         rng = np.random.default_rng(self.config.train.seed)
         rows = rng.integers(1, self.store.num_train_news + 1, PROJECTED_NEWS)  # articles of train come first
@@ -224,6 +228,12 @@ class Trainer:
             self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
         return auc
 
+    def _draw_heads(self) -> float:
+        """Draw the attention queries of the model and return its AUC, or 0 without validation."""
+        self.model.draw_queries()
+        self.group.broadcast_module(self.model)
+        return 0.0 if self.validation is None else self.validate()
+
     @torch.no_grad()
     def _try(self, init: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
         """AUC of the validation sample with this initialization."""
@@ -241,8 +251,9 @@ class Trainer:
 
     @property
     def interpolates(self) -> bool:
-        """Whether final weights are interpolated with the initial ones: only where those are pretrained."""
-        return self.validation is not None and any(True for _ in self.model.news.pretrained())
+        """Whether final weights are interpolated with the initial ones: only where all of those are of use."""
+        is_random = self.config.train.init == "random"
+        return self.validation is not None and not is_random and any(True for _ in self.model.news.pretrained())
 
     def check_cache(self, step: int) -> dict[str, float]:
         """Checksum of the cache rows that later steps can read; raises where the copies of the hosts differ."""
@@ -289,7 +300,7 @@ class Trainer:
                     parameter.grad /= self._waiting_weight
         self.group.all_reduce_gradients(parameters)
         self.scaler.unscale_(self.optimizer)
-        length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip))
+        length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip or math.inf))
         if not math.isfinite(length) and not self.scaler.is_enabled():  # the scaler skips such updates
             raise InputError(f"a gradient became {length}; {NOT_FINITE}")
         if self.owed is not None:
@@ -336,6 +347,13 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
             f"others; prepare the log again with --encoder {config.news.encoder}"
         )
     return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
+
+
+def _drop_start(user: torch.nn.Module) -> None:
+    """Leave the start vector of a user encoder at zero, where it has one."""
+    start = getattr(user, "start", None)
+    if isinstance(start, torch.nn.Parameter):
+        start.requires_grad_(False)
 
 
 def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from speedyfeed.batching.batches import Batch, BatchConfig
 from speedyfeed.encoding.cache import NewsCache
@@ -78,6 +78,8 @@ class Workflow:
         )
         if self._config.autoregressive:
             users_BLD, targets_BL, negatives_BLN = users_BPD[:, :-1], merged.history_BL, merged.negatives_BLN
+            if not self._config.first_click:
+                targets_BL = nn.functional.pad(targets_BL[:, 1:], (1, 0))
         else:
             users_BLD = users_BPD[:, -1:]
             targets_BL, negatives_BLN = merged.negatives_BLN[..., 0], merged.negatives_BLN[..., 1:]
@@ -152,6 +154,11 @@ def check_workflow(
         raise InputError(
             "the in-batch loss compares a click with all distinct articles of a batch: it needs batch.central and "
             "batch.autoregressive; set loss.in-batch 0"
+        )
+    if loss.in_batch and not config.first_click:
+        raise InputError(
+            "the in-batch loss learns from every click of a history, the first one included: set loss.in-batch 0, "
+            "or leave out batch.no-first-click"
         )
     if world > 1 and is_cached and not config.central:
         raise InputError(
