@@ -12,7 +12,7 @@ from speedyfeed.batching import batches as module
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
 from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
 from speedyfeed.batching.sample import Sampler
-from speedyfeed.data.store import NewsTokens, Timelines
+from speedyfeed.data.store import PAD_NEWS, NewsTokens, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 from tests.batching.small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
@@ -160,14 +160,15 @@ class SlowBatcher:
             longest_history = max(longest_history, len(instance.candidates))
             if longest_history * (place + 1) > self.config.max_clicks_per_batch:
                 return instance.arrival, bucket[:place]
-            encoded |= {news for row in instance.candidates for news in row if not self.is_cache_hit(news)}
+            news = {news for row in instance.candidates for news in row} - {PAD_NEWS}
+            encoded |= {one for one in news if not self.is_cache_hit(one)}
             room = sum(self.tokens[news] for news in self.overdue())
             if self.num_tokens(encoded) >= self.config.token_budget - room:
                 return instance.arrival, bucket[: place + 1]
         return None
 
     def emit(self, bucket: list[Waiting], members: list[Waiting]) -> Emitted:
-        merged = {news for instance in members for row in instance.candidates for news in row}
+        merged = {news for instance in members for row in instance.candidates for news in row} - {PAD_NEWS}
         read = {news for news in merged if self.is_cache_hit(news)}
         delivered = [news for news in self.overdue() if news not in merged - read]
         encoded = merged - read | set(delivered)

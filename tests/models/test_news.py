@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -6,8 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import InitConfig
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.news import CATEGORY_NORM, CATEGORY_WIDTH, NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
 from speedyfeed.testing import NewsEncoderContract
@@ -64,7 +64,7 @@ def padded_twin(encoder: NewsEncoder, news: PackedNews) -> Tensor:
         news_MD = torch.nn.functional.normalize(news_MD, dim=1)
     if encoder.category is not None:
         assert news.categories_M is not None
-        news_MD = news_MD + encoder.category(news.categories_M)
+        news_MD = torch.cat([news_MD, encoder.category(news.categories_M)], 1)
         news_MD = torch.nn.functional.normalize(news_MD, dim=1) if encoder.config.normalize else news_MD
     return news_MD
 
@@ -215,46 +215,28 @@ def test_a_trial_step_leaves_no_gradient() -> None:
 
 
 def test_a_fitted_projection_takes_the_mean_away_and_keeps_what_tells_news_apart() -> None:
-    encoder, news = make_encoder(dim=8, normalize=False), make_news()
+    encoder, news = make_encoder(dim=8, normalize=False, categories=False), make_news()
     pooled = encoder.encode_texts(news)
-    encoder.initialize(InitConfig(), pooled)
+    encoder.initialize(pooled)
     after = encoder.encode_all(news)
     torch.testing.assert_close(after.mean(0), torch.zeros(8), rtol=0, atol=1e-6)
     spread = torch.linalg.svdvals(pooled - pooled.mean(0))
     assert float((after**2).sum()) == pytest.approx(float((spread[:8] ** 2).sum()), rel=1e-4)
 
 
-def test_a_power_scales_directions_by_how_much_news_differ_in_them() -> None:
-    encoder, news = make_encoder(dim=3, normalize=False), make_news()
-    pooled = encoder.encode_texts(news)
-    plain, scaled = [], []
-    for power, out in ((0.0, plain), (0.5, scaled)):
-        encoder.initialize(InitConfig(power=power), pooled)
-        out.append(torch.linalg.svdvals(encoder.encode_all(news)))
-    torch.testing.assert_close(scaled[0], plain[0] * (plain[0] / plain[0][0]).sqrt(), rtol=1e-4, atol=1e-5)
-
-
-def test_an_uncentred_projection_leaves_inner_products_alone() -> None:
-    encoder, news = make_encoder(dim=8, normalize=False), make_news()
-    pooled = encoder.encode_texts(news)
-    encoder.initialize(InitConfig(centre=False), pooled)
-    after = encoder.encode_all(news)  # five news span at most five of eight directions: nothing is lost
-    torch.testing.assert_close(after @ after.T, pooled @ pooled.T, rtol=1e-4, atol=1e-4)
-    assert not encoder.projection.bias.any()
-
-
-def test_categories_begin_at_right_angles_and_unknown_ones_add_nothing() -> None:
+def test_categories_have_dimensions_of_their_own_and_unknown_ones_are_zero() -> None:
     encoder, news = make_encoder(dim=8), make_news()
-    for length in (0.0, 0.3, 1.0):
-        assert InitConfig(category=length) in encoder.init_candidates
-        encoder.initialize(InitConfig(category=length), encoder.encode_texts(news))
-        weight = encoder.category.weight.detach()
-        torch.testing.assert_close(weight @ weight.T, length**2 * torch.diag(torch.tensor([0.0, 1.0, 1.0])))
-    bare_MD = encoder.encode_all(replace(news, categories_M=None))
+    encoder.initialize(encoder.encode_texts(news))
+    weight = encoder.category.weight.detach()
+    torch.testing.assert_close(weight @ weight.T, CATEGORY_NORM**2 * torch.diag(torch.tensor([0.0, 1.0, 1.0])))
+    with_MD, bare_MD = encoder.encode_all(news), encoder.encode_all(replace(news, categories_M=None))
     unknown_MD = encoder.encode_all(replace(news, categories_M=torch.zeros(5, dtype=torch.long)))
     torch.testing.assert_close(unknown_MD, bare_MD)
-    assert not torch.allclose(encoder.encode_all(news), bare_MD, atol=0.1)
-    assert {init.category for init in make_encoder(categories=False).init_candidates} == {0.0}
+    assert not bare_MD[:, 6:].any()
+    is_known_M = news.categories_M > 0
+    shrunk = 1 / math.sqrt(1 + CATEGORY_NORM**2)
+    torch.testing.assert_close(with_MD[is_known_M, :6], shrunk * bare_MD[is_known_M, :6])
+    assert make_encoder(dim=0).dim == encoder.width + CATEGORY_WIDTH
 
 
 def test_embeddings_have_length_one_unless_told_otherwise() -> None:
@@ -286,7 +268,7 @@ def test_padding_never_matters_in_any_family(family: str, segments: bool) -> Non
 
 
 def test_one_sequence_is_the_stock_model_on_the_whole_news() -> None:
-    encoder, news = make_encoder(segments=False), make_news([[5, 3, 4]])
+    encoder, news = make_encoder(segments=False, categories=False), make_news([[5, 3, 4]])
     encoder.encoder.set_attn_implementation("eager")
     tokens, frequencies = news.tokens_T.long(), news.frequencies_T.long()
     embedded = encoder.encoder.get_input_embeddings()(tokens) + encoder.frequency(frequencies)

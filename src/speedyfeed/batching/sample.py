@@ -16,6 +16,8 @@ and, without `autoregressive`, is not an instance. Users with no other clicks ar
 log has a pool, all clicks get fallback negatives. Without `first_click`, the same holds for a click that has no
 click before it: it gets no negatives and is not an instance.
 
+A pool smaller than the number of negatives is taken whole; 0 fills the row.
+
 The negatives of a user depend on the seed, the epoch and the user alone, not on the other users of a block. A
 block costs a few vectorised passes over its clicks. Shapes: U instances.
 """
@@ -170,14 +172,15 @@ class Sampler:
             positions[:, None] * self._negatives + np.arange(self._negatives),
         )
         negatives = np.empty(bits.shape, np.int32)
-        negatives[listed] = pools.values[starts[:, None] + choose(bits[listed], sizes)]
+        chosen = choose(bits[listed], sizes)
+        negatives[listed] = np.where(chosen >= 0, pools.values[starts[:, None] + chosen], PAD_NEWS)
         # A clicked article may be in the user's pool as well: it must not be a negative of itself.
         strays = ~listed | (~has_own_negatives & (negatives == clicked[:, None]).any(axis=1))
         if strays.any():
             # The period contains the click: choose among one less, and skip it.
             chosen = choose(bits[strays], np.full(np.count_nonzero(strays), len(self._period) - 1))
             rank = np.searchsorted(self._period, clicked[strays])[:, None]
-            negatives[strays] = self._period[chosen + (chosen >= rank)]
+            negatives[strays] = np.where(chosen >= 0, self._period[chosen + (chosen >= rank)], PAD_NEWS)
         return negatives, has_own_negatives
 
     @cached_property
@@ -214,17 +217,17 @@ def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
 
 
 def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One index below the size of its row for each column of bits; distinct where the size allows it.
+    """Distinct indices below the size of each row, as many as there are columns of bits; -1 where there are fewer.
 
     Floyd's method, one column at a time: draw below a bound that grows by one, and replace an index that is taken
     by the last one below the bound, which no earlier column could draw. All sets are equally likely.
     """
     num_rows, num_columns = bits.shape
     chosen = np.empty((num_rows, num_columns), np.int64)
-    is_large = sizes >= num_columns
     for column in range(num_columns):
-        bound = np.where(is_large, sizes - num_columns + column + 1, sizes)
+        bound = np.maximum(sizes - num_columns, 0) + column + 1
         index = to_index(bits[:, column], bound)
-        is_taken = is_large & (chosen[:, :column] == index[:, None]).any(axis=1)
-        chosen[:, column] = np.where(is_taken, bound - 1, index)
+        is_taken = (chosen[:, :column] == index[:, None]).any(axis=1)
+        index = np.where(is_taken, bound - 1, index)
+        chosen[:, column] = np.where(bound <= sizes, index, -1)
     return chosen

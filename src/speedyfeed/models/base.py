@@ -4,7 +4,7 @@ Shapes: M articles   K segments   H encoder width   D embedding width
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +19,6 @@ from speedyfeed.progress import Report, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InitConfig:
-    """How an encoder is initialized before the first step; validation chooses among several."""
-
-    centre: bool = True
-    """Subtract the mean embedding, so that similarity to the average article does not count; on by default."""
-    power: float = 0.0
-    """Scale each principal direction by its singular value to this power; 0 weighs all directions alike."""
-    category: float = 0.0
-    """Norm of the category embedding that is added to the unit-norm embedding of a text."""
 
 
 class NewsModule(nn.Module):
@@ -83,13 +71,8 @@ class NewsModule(nn.Module):
         """Load pretrained word vectors, if any are configured; returns counts to note in `run.json`."""
         return {}
 
-    @property
-    def init_candidates(self) -> Sequence[InitConfig]:
-        """Initializations to choose from before training."""
-        return (InitConfig(), InitConfig(centre=False))
-
-    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
-        """Set the weights of `project` as `init` says, given what `encode_text` returns for some articles."""
+    def initialize(self, news_MH: Tensor) -> None:
+        """Set the weights of `project` before training, given what `encode_text` returns for some articles."""
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:

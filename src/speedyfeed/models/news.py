@@ -11,7 +11,6 @@ Shapes: M articles   K segments   T tokens   H encoder width   D embedding width
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from transformers import PreTrainedModel
 from tyro.conf import arg
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import InitConfig, NewsModule
+from speedyfeed.models.base import NewsModule
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.id_maps import UNKNOWN
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 
 NUM_FREQUENCIES = 256
 """Number of frequency embeddings: 0 to 255 occurrences of a word."""
-POWERS = (0.0, 0.5)
-"""Powers of the singular values to choose from when the projection is initialized."""
-CATEGORY_NORMS = (0.0, 0.3, 1.0)
-"""Initial norms of the category embeddings to choose from; those of texts have unit norm."""
+CATEGORY_WIDTH = 32
+"""Maximum width of a category embedding, which has dimensions of its own beside those of the text."""
+CATEGORY_NORM = 0.25
+"""Initial norm of the category embeddings; those of texts have unit norm."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +48,8 @@ class NewsEncoderConfig:
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME; or an encoder that
     starts from words: nrms, naml, lstur or npa, which use only this, dim and the settings of words."""
     dim: int = 256
-    """Width of a news embedding; 0 leaves out the projection and gives the encoder's own width."""
+    """Width of a news embedding, its category included; 0 leaves out the projection: the encoder's own width for
+    the text, and 32 for the category."""
     normalize: bool = True
     """Scaling of news embeddings to unit norm; on by default."""
     bus: bool = True
@@ -61,7 +61,8 @@ class NewsEncoderConfig:
     """Encoding of title, abstract and body as separate segments (BusLM); on by default. Without it, they are one
     sequence, at a cost quadratic in its length."""
     categories: bool = True
-    """Category embeddings, added to the embedding of a text where articles have categories; on by default."""
+    """Category embeddings in dimensions of their own, a quarter of the embedding but at most 32, where articles
+    have categories; on by default."""
     train_layers: int = 0
     """Number of layers to train, counted from the last; 0 trains all layers."""
     frozen_gigabytes: float = 4.0
@@ -111,10 +112,11 @@ class NewsEncoder(NewsModule):
         nn.init.zeros_(self.frequency.weight)
         self.over_tokens = AdditiveAttention(width)
         self.over_segments = AdditiveAttention(width).requires_grad_(config.segments)  # one needs no weights
-        self.projection = _orthogonal(width, config.dim) if config.dim else nn.Identity()
-        self.dim = config.dim or width
         has_categories = config.categories and num_categories > 0
-        self.category = nn.Embedding(1 + num_categories, self.dim, padding_idx=UNKNOWN) if has_categories else None
+        category_width = min(CATEGORY_WIDTH, config.dim // 4 or CATEGORY_WIDTH) if has_categories else 0
+        self.dim = config.dim or width + category_width
+        self.projection = _orthogonal(width, self.dim - category_width) if config.dim else nn.Identity()
+        self.category = nn.Embedding(1 + num_categories, category_width, UNKNOWN) if has_categories else None
         if self.category is not None:
             nn.init.zeros_(self.category.weight)
         self.segment_length = config.segment_length
@@ -132,12 +134,18 @@ class NewsEncoder(NewsModule):
         return news_MH
 
     def project(self, news_MH: Tensor, categories_M: Tensor | None) -> Tensor:
-        """Project news_MH to news_MD and add the category; unit norm if `normalize`."""
+        """Project news_MH, append the category embedding: news_MD, of unit norm if `normalize`.
+
+        A category has dimensions of its own, so it does not blur the text.
+        """
         news_MD: Tensor = self.projection(news_MH)
         if self.config.normalize:
             news_MD = nn.functional.normalize(news_MD, dim=1)
-        if self.category is not None and categories_M is not None:
-            news_MD = news_MD + self.category(categories_M.to(news_MD.device).long())
+        if self.category is not None:
+            if categories_M is None:
+                categories_M = torch.full((len(news_MD),), UNKNOWN)
+            category_MC = self.category(categories_M.to(news_MD.device).long()).to(news_MD.dtype)
+            news_MD = torch.cat([news_MD, category_MC], 1)
             if self.config.normalize:
                 news_MD = nn.functional.normalize(news_MD, dim=1)
         return news_MD
@@ -158,36 +166,25 @@ class NewsEncoder(NewsModule):
         self.encoder.config.save_pretrained(folder)
         super().save(folder)
 
-    @property
-    def init_candidates(self) -> list[InitConfig]:
-        """All combinations of centring, power and category norm."""
-        norms = CATEGORY_NORMS if self.category is not None else (0.0,)
-        return [
-            InitConfig(centre=centre, power=power, category=norm)
-            for centre, power, norm in product((True, False), POWERS, norms)
-        ]
-
     @torch.no_grad()
-    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
+    def initialize(self, news_MH: Tensor) -> None:
         """Initialize the projection with the principal directions of these articles, and the categories.
 
-        A random projection would lose what the encoder knows. All embeddings share a large mean: `init.centre`
-        subtracts it. `init.power` weighs the main directions against the details. Category embeddings start
-        orthogonal, so that a user of one category is not mistaken for a user of another.
+        A random projection would lose what the encoder knows. All embeddings share a large mean, which is
+        subtracted: similarity to the average article says nothing about a user. Category embeddings start
+        orthogonal, as far as their width allows.
         """
         if isinstance(self.projection, nn.Linear):
             news_MH = news_MH.to(self.projection.weight)
             mean_H = news_MH.mean(0)
-            if self.dim < mean_H.numel():
-                _, singular, directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)
-                scale_D = nn.functional.pad(singular, (0, self.dim))[: self.dim, None] / singular[0]
-                self.projection.weight.copy_(scale_D**init.power * directions_HH[: self.dim])
-            self.projection.bias.copy_(-self.projection.weight @ mean_H if init.centre else torch.zeros(self.dim))
+            if self.projection.out_features < mean_H.numel():
+                directions_HH = torch.linalg.svd(news_MH - mean_H, full_matrices=True)[2]
+                self.projection.weight.copy_(directions_HH[: self.projection.out_features])
+            self.projection.bias.copy_(-self.projection.weight @ mean_H)
         if self.category is not None:
-            codes_CD = torch.empty(self.category.num_embeddings, self.dim)
+            codes_CD = torch.empty_like(self.category.weight[1:], device="cpu")
             nn.init.orthogonal_(codes_CD, generator=torch.Generator().manual_seed(0))
-            self.category.weight.copy_(init.category * nn.functional.normalize(codes_CD, dim=1))
-            self.category.weight[UNKNOWN] = 0
+            self.category.weight[1:] = CATEGORY_NORM * nn.functional.normalize(codes_CD, dim=1)
 
     def train(self, mode: bool = True) -> "NewsEncoder":
         """Set training mode; frozen layers stay in evaluation mode."""

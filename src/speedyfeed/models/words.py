@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from speedyfeed.models.base import InitConfig, NewsModule
+from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
@@ -116,9 +116,9 @@ class WordNewsEncoder(NewsModule):
         return self._tokenizer
 
     @torch.no_grad()
-    def initialize(self, init: InitConfig, news_MH: Tensor) -> None:
-        """Set the shift so that the embeddings of these articles have zero mean, if `init.centre`."""
-        self.shift.copy_(-news_MH.mean(0) if init.centre else torch.zeros(self.dim))
+    def initialize(self, news_MH: Tensor) -> None:
+        """Set the shift so that the embeddings of these articles have zero mean."""
+        self.shift.copy_(-news_MH.mean(0))
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:

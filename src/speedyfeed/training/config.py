@@ -36,9 +36,9 @@ class TrainConfig:
     """AdamW weight decay of matrices; biases and other vectors have none."""
     clip: float = 1.0
     """Maximum norm of the gradient; larger gradients are scaled down. 0 turns clipping off."""
-    init: Literal["search", "random"] = "search"
-    """Initial weights of what is not pretrained: search begins with means of tokens and of clicks and takes the
-    projection that validates best; random draws the attention queries and tries nothing else."""
+    init: Literal["means", "random"] = "means"
+    """Initial weights of what is not pretrained: means begins with means of tokens and of clicks, and with the
+    principal directions of the articles; random draws the attention queries."""
     accumulate: int = 1
     """Number of batches per update of the weights."""
     precision: str = "auto"

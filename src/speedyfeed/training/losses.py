@@ -25,14 +25,14 @@ MAX_LOGITS = 2**22
 class LossConfig:
     """Losses that are learned from clicks, and their weights."""
 
-    fallback_negatives_weight: float = 0.05
+    fallback_negatives_weight: float = 0.0
     """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
-    0 they are part of histories only. In a log without impressions all clicks weigh 1."""
+    0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
     in_batch: float = 0.0
     """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
     popularity_correction: float = 1.0
     """Correction of the in-batch loss for popular articles, which are in more batches: 0 is none, 1 is full."""
-    temperature: float = 0.05
+    temperature: float = 0.15
     """Temperature that inner products of users and articles are divided by."""
     learn_temperature: bool = False
     """Train the temperature, starting from the given value; off by default."""
@@ -89,9 +89,17 @@ class ClickLoss(nn.Module):
         users_BLD = users_BLD.float() * self.log_scale.exp()
         loss = users_BLD.new_zeros(())
         if config.in_batch < 1:
-            weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight)
-            clicks_BLD, negatives_BLND = dispatch(news_MD, history_BL), dispatch(news_MD, negatives_BLN)
-            next_click = next_click_loss(users_BLD, clicks_BLD, negatives_BLND, history_BL > 0, weights_BL)
+            weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight) * (history_BL > 0)
+            learned_BL = weights_BL > 0
+            negatives_SN = negatives_BLN[learned_BL]
+            next_click = next_click_loss(
+                users_BLD[learned_BL],
+                dispatch(news_MD, history_BL[learned_BL]),
+                dispatch(news_MD, negatives_SN),
+                learned_BL[learned_BL],
+                weights_BL[learned_BL],
+                negatives_SN > 0,
+            )
             loss = loss + (1 - config.in_batch) * share.weight * next_click
         if config.in_batch > 0:
             bias_M = -config.popularity_correction * log_popularity_M
@@ -100,23 +108,27 @@ class ClickLoss(nn.Module):
 
 
 def next_click_loss(
-    users_BLD: Tensor,
-    clicks_BLD: Tensor,
-    negatives_BLND: Tensor,
-    clicked_BL: Tensor,
-    weights_BL: Tensor | None = None,
+    users_XD: Tensor,
+    clicks_XD: Tensor,
+    negatives_XND: Tensor,
+    clicked_X: Tensor,
+    weights_X: Tensor | None = None,
+    is_negative_XN: Tensor | None = None,
 ) -> Tensor:
     """Mean cross entropy of each click against its negatives (Eq. auto); 0 where nothing was clicked.
 
-    `users_BLD[:, t]` is the user before click t: rows 0 to L - 1 of what a user encoder gives.
+    X is any shape, such as users x clicks; `users_XD` are the users just before each click. Clicks may have
+    different numbers of negatives: `is_negative_XN` is False at padding.
     """
-    with torch.autocast(users_BLD.device.type, enabled=False):
-        users_BLD, clicks_BLD, negatives_BLND = users_BLD.float(), clicks_BLD.float(), negatives_BLND.float()
-        click_BL1 = torch.einsum("bld,bld->bl", users_BLD, clicks_BLD)[..., None]
-        negatives_BLN = torch.einsum("bld,blnd->bln", users_BLD, negatives_BLND)
-        loss_BL = -torch.cat([click_BL1, negatives_BLN], -1).log_softmax(-1)[..., 0]
-        weights_BL = clicked_BL.float() if weights_BL is None else weights_BL * clicked_BL
-        return _weighted_mean(loss_BL, weights_BL)
+    with torch.autocast(users_XD.device.type, enabled=False):
+        users_XD, clicks_XD, negatives_XND = users_XD.float(), clicks_XD.float(), negatives_XND.float()
+        click_X1 = torch.einsum("...d,...d->...", users_XD, clicks_XD)[..., None]
+        negatives_XN = torch.einsum("...d,...nd->...n", users_XD, negatives_XND)
+        if is_negative_XN is not None:
+            negatives_XN = negatives_XN.masked_fill(~is_negative_XN, -math.inf)
+        loss_X = -torch.cat([click_X1, negatives_XN], -1).log_softmax(-1)[..., 0]
+        weights_X = clicked_X.float() if weights_X is None else weights_X * clicked_X
+        return _weighted_mean(loss_X, weights_X)
 
 
 def in_batch_loss(
@@ -174,7 +186,7 @@ def log_popularity(num_clicks_V: Tensor) -> Tensor:
     return counts_V.log() - counts_V.sum().log()
 
 
-def _weighted_mean(loss_BL: Tensor, weights_BL: Tensor) -> Tensor:
+def _weighted_mean(loss_X: Tensor, weights_X: Tensor) -> Tensor:
     """Weighted mean; 0 where all weights are 0."""
-    total = weights_BL.sum()
-    return (loss_BL * weights_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)
+    total = weights_X.sum()
+    return (loss_X * weights_X).sum() / total.clamp(min=torch.finfo(total.dtype).tiny)

@@ -24,11 +24,10 @@ from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, write_json
-from speedyfeed.models.base import InitConfig
 from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
-RUN_VERSION = 1
+RUN_VERSION = 2
 """Layout of run.json; runs of other layouts are refused."""
 
 
@@ -65,8 +64,6 @@ class RunFacts:
     """Precision of training; None until the first step is prepared."""
     word_vectors: dict[str, int] = field(default_factory=dict)
     """Counts of words in all and of words with a pretrained vector; empty without a GloVe file."""
-    init: InitConfig | None = None
-    """Initialization that validated best; None until it is chosen, and in a run with random heads."""
     best_auc: float | None = None
     """Best validation AUC; None until training ends."""
 
@@ -81,7 +78,7 @@ class RunFacts:
         values = dict(values.items())
         if values.pop("run_version", None) != RUN_VERSION:
             raise ValueError("another run_version")
-        precision, init = values["precision"], values["init"]
+        precision = values["precision"]
         return cls(
             **values
             | {
@@ -89,7 +86,6 @@ class RunFacts:
                 "store": StoreReference(**values["store"]),
                 "text": TextFacts.from_json(values["text"]),
                 "precision": None if precision is None else PrecisionFact(**precision),
-                "init": None if init is None else InitConfig(**init),
             }
         )
 

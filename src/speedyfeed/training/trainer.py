@@ -22,12 +22,9 @@ from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.encoding.owed_gradients import OwedGradients
 from speedyfeed.errors import InputError
-from speedyfeed.models.base import InitConfig
 from speedyfeed.models.id_maps import UNKNOWN
-from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
-from speedyfeed.progress import Report, silent
 from speedyfeed.random import Stream, random_bits
 from speedyfeed.runtime import PRECISIONS, Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
@@ -199,50 +196,18 @@ class Trainer:
         part = lengths.cumsum(0) // budget
         yield from ids.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
 
-    def initialize(self, report: Report = silent) -> float:
-        """Initialize the model as validates best among the encoder's candidates; return its AUC, or 0.
-
-        Texts are encoded once for all candidates. User-dependent encoders are costly to validate and take the
-        first candidate.
-        """
+    def initialize(self) -> None:
+        """Initialize a new run: the projection from encoded articles of train, or random attention queries."""
         if self.config.train.init == "random":
-            return self._draw_heads()
-        news = self.model.news
-        rng = np.random.default_rng(self.config.train.seed)
-        rows = rng.integers(1, self.store.num_train_news + 1, PROJECTED_NEWS)  # articles of train come first
-        sample_MH = news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN))
-        best, auc = news.init_candidates[0], 0.0
-        if self.validation is not None and not news.is_user_dependent:
-            shown = self.validation.select(self.news)
-            with self.precision.autocast():
-                shown_MH = news.encode_texts(shown, report=report)
-            aucs = {init: self._try(init, sample_MH, shown_MH, shown) for init in news.init_candidates}
-            best = max(aucs, key=lambda init: aucs[init])
-            auc = aucs[best]
-        news.initialize(best, sample_MH)
+            self.model.draw_queries()
+        else:
+            rng = np.random.default_rng(self.config.train.seed)
+            rows = rng.integers(1, self.store.num_train_news + 1, PROJECTED_NEWS)  # articles of train come first
+            news = self.model.news
+            news.initialize(news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN)))
         self.group.broadcast_module(self.model)
-        if self.validation is not None and news.is_user_dependent:
-            auc = self.validate()
-        self.group.on_rank_0(lambda: self.run.note(init=best))
         if self.interpolates:
             self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
-        return auc
-
-    def _draw_heads(self) -> float:
-        """Draw the attention queries of the model and return its AUC, or 0 without validation."""
-        self.model.draw_queries()
-        self.group.broadcast_module(self.model)
-        return 0.0 if self.validation is None else self.validate()
-
-    @torch.no_grad()
-    def _try(self, init: InitConfig, sample_MH: Tensor, shown_MH: Tensor, shown: PackedNews) -> float:
-        """AUC of the validation sample with this initialization."""
-        assert self.validation is not None
-        self.model.train(False)
-        self.model.news.initialize(init, sample_MH)
-        with self.precision.autocast():
-            news_MD = self.model.news.project(shown_MH.to(self.device), shown.categories_M).float().cpu()
-        return self.group.broadcast(self.validation.measure_encoded(self.model, news_MD))
 
     def validate(self) -> float:
         """AUC of the validation sample, as rank 0 measures it."""

@@ -42,11 +42,10 @@ class Validator:
         self._metrics = metrics
 
     def initialize(self, schedule: Schedule, report: Report) -> None:
-        """Initialize the model where it validates best, and record that AUC."""
+        """Initialize the model and validate it before the first step."""
         report(INITIAL, 0, 0)
-        auc = self._trainer.initialize(lambda _, done, total, note="": report(INITIAL, done, total, note))
-        if self._trainer.validation is not None:
-            self._record(schedule, auc)
+        self._trainer.initialize()
+        self.run(schedule)
 
     def run(self, schedule: Schedule) -> None:
         """Validate the model as it is; nothing happens in a run without validation."""
