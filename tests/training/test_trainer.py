@@ -387,7 +387,7 @@ def test_schedule_clipping_and_the_search_for_an_initialization_can_be_left_out(
 
 def test_random_heads_depend_on_the_seed_alone(store, config, tmp_path):
     heads = {}
-    for name, seed, init in (("a", 0, "random"), ("b", 0, "random"), ("c", 1, "random"), ("d", 0, "search")):
+    for name, seed, init in (("a", 0, "random"), ("b", 0, "random"), ("c", 1, "random"), ("d", 0, "means")):
         settings = replace(config.train, seed=seed, init=init, steps=0, validations=0)
         trainer = Trainer(start_run(tmp_path / name, replace(config, train=settings), store), store)
         trainer.initialize()
