@@ -70,7 +70,7 @@ class TrainConfig:
         if self.schedule not in ("linear", "constant"):
             raise InputError(f"schedule {self.schedule}: expected linear or constant")
         if self.init not in ("means", "random"):
-            raise InputError(f"init {self.init}: expected search or random")
+            raise InputError(f"init {self.init}: expected means or random")
         if self.seed < 0:
             raise InputError(f"seed {self.seed}: expected 0 or more")
 
