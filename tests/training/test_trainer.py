@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from speedyfeed.training.run_folder import StoreReference, open_run, start_run
 from speedyfeed.training.schedule import lr_factor
 from speedyfeed.training.trainer import Trainer
 from speedyfeed.training.validation_sample import ValidationSample
+from tests import forked
 
 
 def lines(run):
@@ -134,8 +134,6 @@ def test_the_same_seed_gives_the_same_model(store, config, tmp_path):
 TRAIN = """
 import sys
 from pathlib import Path
-import torch
-torch.set_num_threads(1)
 from speedyfeed.data.store import open_store
 from speedyfeed.training.run_folder import open_run
 from speedyfeed.training.loop import train
@@ -154,7 +152,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     killed = start_run(tmp_path / "killed", config, store)
     draw = random.Random(3)
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
+        process = forked.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
         seen = newest_step(killed.checkpoints)
         while process.poll() is None and newest_step(killed.checkpoints) == seen:
             time.sleep(0.001)
@@ -162,7 +160,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
         process.kill()
         assert process.wait() == -signal.SIGKILL
         assert not killed.model.exists()
-    subprocess.run([sys.executable, "-c", TRAIN, store.path, killed.path], check=True)
+    forked.run([sys.executable, "-c", TRAIN, store.path, killed.path]).check_returncode()
     whole = open_run(tmp_path / "whole")
     assert weights(killed) == weights(whole)
     ends = [checkpoints(run.checkpoints)[-1] for run in (killed, whole)]  # the kept model may be an earlier one
