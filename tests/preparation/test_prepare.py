@@ -291,7 +291,7 @@ def test_a_disk_that_fills_up_inside_the_engine_is_one_line(tmp_path):
     ):
         engine.backend.raw_sql("SET temp_directory = ''")
         engine.backend.raw_sql("SET memory_limit = '20MB'")
-        engine.save(ibis.range(30_000_000).unnest().name("row").as_table().order_by(ibis._.row.desc()), "rows")
+        engine.save(ibis.range(5_000_000).unnest().name("row").as_table().order_by(ibis._.row.desc()), "rows")
 
 
 def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_path):

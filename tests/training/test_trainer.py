@@ -18,8 +18,10 @@ import torch
 
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
+from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
@@ -93,9 +95,11 @@ def test_an_article_is_encoded_as_the_store_holds_it(store, config, tmp_path):
     assert np.abs(model.encode_news([title for title, _ in articles.values()]) - expected.numpy()).max() > 1e-3
 
 
-def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
+def test_a_run_with_real_weights_ranks_better_than_chance(tmp_path):
+    synthesize(tmp_path / "logs", SynthConfig(users=100, news=150))
+    store = prepare(tmp_path / "logs", tmp_path / "store", PrepareConfig(fields=("title",))).store
     config = recipe("tiny")
-    config = replace(config, train=replace(config.train, steps=3))
+    config = replace(config, train=replace(config.train, steps=3, validations=1))
     outcome = train(start_run(tmp_path / "run", config, store), store)
     assert outcome.progress.best_auc > 0.6
 

@@ -103,6 +103,7 @@ elastic_launch(config, main)(sys.argv[1:])
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
     settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --cache.gamma 5 --checkpoint-every 3"
+    settings += " --validations 1 --validation-impressions 50"
     words = [store.path, tmp_path / "killed", "--encoder", tiny_encoder, *settings.split(), "--json"]
     launched = forked.Popen([sys.executable, "-c", TORCHRUN, "train", *words], stdout=forked.PIPE)
     while launched.poll() is None and not checkpoints(tmp_path / "killed" / "checkpoints"):
