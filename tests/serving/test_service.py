@@ -126,7 +126,6 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
         answers.append(service.feed.recommend(query))
 
     threads = [threading.Thread(target=guarded(work)) for work in (ask, write)]
-
     def an_answer_since(start):
         """Waits until the running model has answered: a swap may be quicker than a request."""
         model = service.feed.fingerprint

@@ -98,7 +98,7 @@ size = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
 config = LaunchConfig(**size, **endpoint, max_restarts=2, monitor_interval=0.1, start_method="fork")
 elastic_launch(config, main)(sys.argv[1:])
 """
-"""What `torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m speedyfeed` does, with ranks that are forked."""
+"""What `torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m speedyfeed` does, with forked ranks."""
 
 
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
