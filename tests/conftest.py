@@ -11,6 +11,10 @@ import torch
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
+os.environ["PYSPARK_SUBMIT_ARGS"] = (  # a few rows do not earn what it costs to compile queries well
+    "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+)
 torch.set_num_threads(1)  # tiny models: more threads only wait for each other, under pytest -n all the more
 pytest.register_assert_rewrite(
     "speedyfeed.testing", "tests.models.families", "tests.training.distributed.processes"
@@ -58,6 +62,7 @@ SLOW = (
     "test_recipes",
     "test_run_evaluation",
     "training/distributed/",
+    "training/test_owed_gradients",
     "training/test_trainer",
     "training/test_trouble",
     "spark]",

@@ -2,13 +2,13 @@
 
 import importlib.util
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tools import draw_layers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +78,7 @@ def test_the_code_of_extending_runs(tmp_path: Path) -> None:
     (tmp_path / "test_extending.py").write_text("\n\n".join(blocks), "utf-8")
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     command = [sys.executable, "-m", "pytest", *options, "test_extending.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    run = forked.run(command, cwd=tmp_path)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
 
 

@@ -1,21 +1,19 @@
 """The examples run as they are, on tiny data; each fits on a screen."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from tests import forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run_example(name: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    done = forked.run([sys.executable, EXAMPLES / name, *arguments])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,9 +1,18 @@
 """A small prepared newsroom with bodies, made once for all benchmarks."""
 
+import multiprocessing
+
 import pytest
 
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
+
+
+@pytest.fixture
+def forked_pools(monkeypatch):
+    """Pools whose processes are forked where the benchmark spawns them, which imports everything again."""
+    get_context = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: get_context("fork"))
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,7 @@ def test_the_encoder_benchmark_gives_its_figures(tmp_path: Path, monkeypatch: py
     assert all(seconds > 0 for seconds in last.values())
 
 
+@pytest.mark.usefixtures("forked_pools")
 def test_a_bus_row_measures_its_own_memory(tmp_path: Path) -> None:
     build("bert").save_pretrained(tmp_path)
     settings = bus.BusBenchmarkConfig(encoder=str(tmp_path), tokens=1200, rounds=1)

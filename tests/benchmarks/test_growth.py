@@ -25,6 +25,7 @@ def measure(capsys, name, **options):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("forked_pools")
 def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
     figures = measure(capsys, "prepare", users=(600, 900), work=[folder], out=[tmp_path])
     rows = figures["rows"]
@@ -35,6 +36,7 @@ def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
     assert (tmp_path / "prepare.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("forked_pools")
 def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys):
     options = {"encoder": [tiny_encoder], "rounds": [1], "out": [tmp_path]}
     figures = measure(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)

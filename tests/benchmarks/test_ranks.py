@@ -1,14 +1,19 @@
 """The model of many devices, checked by hand, and that its unit costs are measured."""
 
 import json
+import os
+import sys
 from dataclasses import asdict, replace
 
 import pytest
 
+from benchmarks import launch
+from benchmarks.speed import ranks
 from benchmarks.speed.rank import RankConfig, WorldFigures, measure_rank
 from benchmarks.speed.ranks import RanksConfig, device_costs, measure, tables
 from benchmarks.speed.scaling import DeviceCosts, scale
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
+from tests import forked
 
 COSTS = DeviceCosts(
     tokens=1000,
@@ -62,7 +67,17 @@ def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
     assert (costs.tokens_per_second, costs.bytes_per_second, costs.hop_seconds) == (7.0, 2e9, pytest.approx(3e-6))
 
 
-def test_ranks_are_launched_and_tabulated(store):
+def test_ranks_are_launched_and_tabulated(store, monkeypatch):
+    """Two by a real torchrun, which is forked while its ranks are not; one without."""
+
+    def start(world, module, *words):
+        if world > 1:
+            return launch.start_ranks(world, module, *words)
+        environment = os.environ | {"TORCHELASTIC_RUN_ID": f"alone-{os.getpid()}"}
+        return forked.Popen([sys.executable, "-m", module, *words], env=environment, stdout=forked.PIPE)
+
+    monkeypatch.setattr(ranks, "start_ranks", start)
+    monkeypatch.setattr(launch, "subprocess", forked)
     figures = measure(RanksConfig(store=store.path, worlds=(2,), recipe="nrms", steps=1, token_budget=300))
     alone, pair = figures.worlds
     assert (alone.world, pair.world) == (1, 2)

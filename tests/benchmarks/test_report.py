@@ -12,6 +12,7 @@ from benchmarks.names import BENCHMARKS
 from benchmarks.newsroom import USERS
 from benchmarks.speed import step
 from speedyfeed.errors import InputError
+from tests import forked
 
 
 def run_all(capsys, *words):
@@ -26,6 +27,7 @@ def run_all(capsys, *words):
 
 
 def test_a_report_names_what_failed_and_goes_on_from_there(store, tiny_encoder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "subprocess", forked)
     words = ["--store", store.path, "--out", tmp_path, "--only", "data-efficiency", "step"]
     monkeypatch.setattr(report, "OPTIONS", {"step": ("--precision", "fp8", "--encoder", str(tiny_encoder))})
     code, out, _ = run_all(capsys, *words)

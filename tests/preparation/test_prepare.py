@@ -22,6 +22,7 @@ from speedyfeed.preparation.engine import EngineConfig, open_engine
 from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
 from speedyfeed.preparation.text import TextRules
 from speedyfeed.tokenizers import load_tokenizer
+from tests import forked
 
 
 def make(logs, path, *, validation=0, **settings):
@@ -311,12 +312,12 @@ def test_a_disk_that_fills_up_inside_the_engine_is_one_line(tmp_path):
     ):
         engine.backend.raw_sql("SET temp_directory = ''")
         engine.backend.raw_sql("SET memory_limit = '20MB'")
-        engine.save(ibis.range(30_000_000).unnest().name("row").as_table().order_by(ibis._.row.desc()), "rows")
+        engine.save(ibis.range(5_000_000).unnest().name("row").as_table().order_by(ibis._.row.desc()), "rows")
 
 
 def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_path):
     out = tmp_path / "out"
-    process = subprocess.Popen([*PREPARE, mind_logs, out / "store"], stderr=subprocess.DEVNULL)
+    process = forked.Popen([*PREPARE, mind_logs, out / "store"], stderr=forked.DEVNULL)
     while process.poll() is None and not list(out.glob(".store.partial-*/scratch/*")):
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)

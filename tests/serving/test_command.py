@@ -3,7 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ import uvicorn
 
 from speedyfeed.cli.main import main
 from speedyfeed.serving.journal import Journal
+from tests import forked
 
 PATIENCE = 600  # loading torch on a busy machine is no failure
 
@@ -27,7 +27,7 @@ def start(run, data):
     """Start a service; return its process and address once it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(data), "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = forked.Popen(command, stderr=forked.DEVNULL)
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         assert process.poll() is None
@@ -56,13 +56,7 @@ def test_articles_acknowledged_before_kill_9_survive(run, tmp_path):
     try:
         assert call(f"{address}/v1/news/K4")["title"] == "title 4"
         assert call(f"{address}/v1/about")["news"] == 17
-        second = subprocess.run(
-            [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        second = forked.run([sys.executable, "-m", "speedyfeed", "serve", run, "--data", tmp_path])
         assert second.returncode == 2
         assert "another process serves from it" in second.stderr
     finally:

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,14 +18,17 @@ import torch
 
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
+from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import StoreReference, open_run, start_run
 from speedyfeed.training.schedule import lr_factor
 from speedyfeed.training.trainer import Trainer
+from tests import forked
 
 
 def lines(run):
@@ -92,9 +94,11 @@ def test_an_article_is_encoded_as_the_store_holds_it(store, config, tmp_path):
     assert np.abs(model.encode_news([title for title, _ in articles.values()]) - expected.numpy()).max() > 1e-3
 
 
-def test_a_run_with_real_weights_ranks_better_than_chance(store, tmp_path):
+def test_a_run_with_real_weights_ranks_better_than_chance(tmp_path):
+    synthesize(tmp_path / "logs", SynthConfig(users=100, news=150))
+    store = prepare(tmp_path / "logs", tmp_path / "store", PrepareConfig(fields=("title",))).store
     config = recipe("tiny")
-    config = replace(config, train=replace(config.train, steps=3))
+    config = replace(config, train=replace(config.train, steps=3, validations=1))
     outcome = train(start_run(tmp_path / "run", config, store), store)
     assert outcome.progress.best_auc > 0.6
 
@@ -109,8 +113,6 @@ def test_the_same_seed_gives_the_same_model(store, config, tmp_path):
 TRAIN = """
 import sys
 from pathlib import Path
-import torch
-torch.set_num_threads(1)
 from speedyfeed.data.store import open_store
 from speedyfeed.training.run_folder import open_run
 from speedyfeed.training.loop import train
@@ -129,7 +131,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     killed = start_run(tmp_path / "killed", config, store)
     draw = random.Random(3)
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
+        process = forked.Popen([sys.executable, "-c", TRAIN, store.path, killed.path])
         seen = newest_step(killed.checkpoints)
         while process.poll() is None and newest_step(killed.checkpoints) == seen:
             time.sleep(0.001)
@@ -137,7 +139,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
         process.kill()
         assert process.wait() == -signal.SIGKILL
         assert not killed.model.exists()
-    subprocess.run([sys.executable, "-c", TRAIN, store.path, killed.path], check=True)
+    forked.run([sys.executable, "-c", TRAIN, store.path, killed.path]).check_returncode()
     whole = open_run(tmp_path / "whole")
     assert weights(killed) == weights(whole)
     ends = [checkpoints(run.checkpoints)[-1] for run in (killed, whole)]  # the kept model may be an earlier one

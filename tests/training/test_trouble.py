@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -25,6 +24,7 @@ from speedyfeed.training.checkpoint import checkpoints, newest_step
 from speedyfeed.training.loop import train
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
+from tests import forked
 
 
 def test_a_gradient_that_is_no_number_stops_the_run_before_it_is_learned_from(
@@ -101,7 +101,7 @@ def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
     words = ["--encoder", str(tiny_encoder), "--recipe", "tiny", "--epochs", "500", "--validations", "0"]
     words += ["--checkpoint-every", "3"]
     command = [sys.executable, "-m", "speedyfeed", "train", str(store.path), str(tmp_path / "run")]
-    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen([*command, *words], stdout=forked.PIPE) as process:
         while process.poll() is None and newest_step(tmp_path / "run" / "checkpoints") < 0:
             time.sleep(0.05)
         process.terminate()

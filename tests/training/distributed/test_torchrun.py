@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks.launch import printed_by, start_ranks
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.training.checkpoint import checkpoints
@@ -20,6 +20,7 @@ from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 from speedyfeed.training.trainer import Trainer
+from tests import forked
 from tests.training.distributed.processes import run_ranks
 
 
@@ -88,14 +89,29 @@ def children(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+TORCHRUN = """
+import sys
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from speedyfeed.cli.main import main
+endpoint = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "killed"}
+size = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2}
+config = LaunchConfig(**size, **endpoint, max_restarts=2, monitor_interval=0.1, start_method="fork")
+elastic_launch(config, main)(sys.argv[1:])
+"""
+"""What `torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m speedyfeed` does, with forked ranks."""
+
+
 def test_a_killed_rank_is_started_again_and_the_run_ends_like_one_that_was_not(store, tiny_encoder, tmp_path):
     settings = "--recipe tiny --batch.token-budget 1500 --batch.max-clicks 30 --cache.gamma 5 --checkpoint-every 3"
+    settings += " --validations 1 --validation-impressions 50"
     words = [store.path, tmp_path / "killed", "--encoder", tiny_encoder, *settings.split(), "--json"]
-    launched = start_ranks(2, "speedyfeed", "train", *words, restarts=2)
+    launched = forked.Popen([sys.executable, "-c", TORCHRUN, "train", *words], stdout=forked.PIPE)
     while launched.poll() is None and not checkpoints(tmp_path / "killed" / "checkpoints"):
         time.sleep(0.02)
     os.kill(random.Random(7).choice(children(launched.pid)), signal.SIGKILL)
-    outcome = json.loads(printed_by(launched))  # printed once, by one rank
+    printed, _ = launched.communicate()
+    assert launched.returncode == 0
+    outcome = json.loads(printed)  # printed once, by one rank
     killed = open_run(tmp_path / "killed")
     assert outcome["is_finished"]
     assert outcome["progress"]["clicks"] == clicks_of_an_epoch(store, killed.config)
