@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import WEIGHTS
+from speedyfeed.training import validation_sample
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.run_folder import start_run
@@ -65,8 +67,42 @@ def test_a_store_without_validation_split_trains_without_and_says_so(store, conf
 
 def test_a_run_without_validations_needs_no_split(store, config, caplog):
     train_config = TrainConfig(validations=0)
-    assert ValidationSample.of(store, train_config, None) is None
+    assert ValidationSample.of(store, train_config, IdMaps()) is None
     assert not caplog.messages
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    """A log of clicks alone: each user's second-last is validation, and the last one test."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    items = "".join(f"N{number},Title of {number}\n" for number in range(1, 9))
+    (logs / "items.csv").write_text("item_id,title\n" + items)
+    rows = [f"U{user},N{1 + (user + turn) % 8},{1769900000 + turn}\n" for user in range(1, 7) for turn in range(4)]
+    (logs / "interactions.csv").write_text("user_id,item_id,timestamp\n" + "".join(rows))
+    return prepare(logs, tmp_path / "store", PrepareConfig(split="last")).store
+
+
+def test_clicks_without_impressions_are_ranked_among_those_of_others(clicks, monkeypatch):
+    monkeypatch.setattr(validation_sample, "NUM_OTHERS", 3)
+    assert clicks.splits == ("train", "valid", "test")
+    second_last = clicks.impressions("valid").candidates.values.tolist()
+    sample = ValidationSample.of(clicks, TrainConfig(validation_impressions=5), IdMaps())
+    shown = sample.impressions
+    assert len(shown.users) == 5
+    for row, candidates in enumerate(shown.candidates):
+        ids = sample.news[candidates - 1].tolist()
+        assert len(ids) == 4
+        assert shown.labels[4 * row : 4 * row + 4].tolist() == [1, 0, 0, 0]
+        assert set(ids) <= set(second_last)
+        assert ids[0] not in ids[1:]
+    again = ValidationSample.of(clicks, TrainConfig(validation_impressions=5), IdMaps())
+    assert again.impressions.candidates.values.tolist() == shown.candidates.values.tolist()
+
+
+def test_clicks_on_one_article_validate_nothing(clicks, caplog):
+    assert ValidationSample.of(clicks, TrainConfig(validation_impressions=1), IdMaps()) is None
+    assert "all validation clicks are on one article: training without validations" in caplog.text
 
 
 def test_the_projection_is_fitted_to_train_articles(store, config, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The validation sample: impressions of the validation split that are ranked during training.
 
-Training opens no other held-out split, so what it chooses does not depend on what it is evaluated on.
+Training opens no other held-out split, so what it chooses does not depend on what it is evaluated on. In a log of
+clicks without impressions, each click is ranked among articles that others of the sample clicked.
 
 Shapes: M articles of the sample, V those and padding, D embedding width.
 """
@@ -30,6 +31,9 @@ from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, Proces
 
 log = logging.getLogger(__name__)
 
+NUM_OTHERS = 50
+"""Number of other articles that a click without an impression is ranked among."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationSample:
@@ -48,20 +52,24 @@ class ValidationSample:
         if not config.validations:
             return None
         if "valid" not in store.splits:
-            log.warning("%s: has no validation split: training without validations", store.path)
+            _say_without(store, "has no validation split")
             return None
         valid = store.impressions("valid")
-        telling = np.flatnonzero(_has_both(valid))
+        rng = np.random.default_rng(config.seed)
+        has_both = _has_both(valid)
+        telling = np.flatnonzero(has_both if has_both.any() else _is_click(valid))
         if not len(telling):
-            log.warning(
-                "%s: no validation impression has both clicked and other articles: training without validations",
-                store.path,
-            )
+            _say_without(store, "no validation impression has both clicked and other articles")
             return None
         num_rows = min(config.validation_impressions, len(telling))
-        rows = telling[np.sort(np.random.default_rng(config.seed).choice(len(telling), num_rows, replace=False))]
+        rows = telling[np.sort(rng.choice(len(telling), num_rows, replace=False))]
         candidates = valid.candidates.take(rows)
         labels = Ragged(values=valid.labels, offsets=valid.candidates.offsets).take(rows)
+        if not has_both.any():
+            if len(np.unique(candidates.values)) < 2:
+                _say_without(store, "all validation clicks are on one article")
+                return None
+            candidates, labels = _among_others(candidates.values, rng)
         users, user_rows = np.unique(valid.users[rows], return_inverse=True)
         histories = valid.histories.take(users)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
@@ -106,6 +114,11 @@ class ValidationSample:
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
 
 
+def _say_without(store: Store, reason: str) -> None:
+    """Say why a run has no validations."""
+    log.warning("%s: %s: training without validations", store.path, reason)
+
+
 def _has_both(shown: Impressions) -> NDArray[np.bool]:
     """Whether each impression has both clicked and other articles, so that its AUC is defined."""
     has_both = shown.candidates.lengths > 0
@@ -114,3 +127,24 @@ def _has_both(shown: Impressions) -> NDArray[np.bool]:
         labels = [np.logical_or.reduceat(shown.labels == label, starts) for label in (0, 1)]
         has_both[has_both] = labels[0] & labels[1]
     return has_both
+
+
+def _is_click(shown: Impressions) -> NDArray[np.bool]:
+    """Whether each impression is one click on an article with text, and nothing else."""
+    is_click: NDArray[np.bool] = shown.candidates.lengths == 1
+    positions = shown.candidates.offsets[:-1][is_click]
+    is_click[is_click] = (shown.labels[positions] == 1) & (shown.candidates.values[positions] != PAD_NEWS)
+    return is_click
+
+
+def _among_others(clicks: NDArray[np.integer], rng: np.random.Generator) -> tuple[Ragged, Ragged]:
+    """Candidates and labels: each click, then other articles among all that were clicked."""
+    pool = np.unique(clicks)
+    chosen = rng.integers(len(pool) - 1, size=(len(clicks), min(NUM_OTHERS, len(pool) - 1)))
+    # The pool contains the click: choose among one less, and skip it.
+    others = pool[chosen + (chosen >= np.searchsorted(pool, clicks)[:, None])]
+    candidates = np.column_stack([clicks, others])
+    offsets = np.arange(len(clicks) + 1) * candidates.shape[1]
+    is_clicked = np.zeros_like(candidates, np.int8)
+    is_clicked[:, 0] = 1
+    return Ragged(values=candidates.ravel(), offsets=offsets), Ragged(values=is_clicked.ravel(), offsets=offsets)
