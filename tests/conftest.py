@@ -57,6 +57,7 @@ SLOW = (
     "test_recipes",
     "test_run_evaluation",
     "training/distributed/",
+    "training/test_owed_gradients",
     "training/test_trainer",
     "training/test_trouble",
     "spark]",
