@@ -13,8 +13,8 @@ from speedyfeed.training.losses import LossConfig
 
 CONVENTIONAL_SIZE = 32
 """Clicks per update of the conventional workflow, as in Microsoft Recommenders."""
-PAPER_CACHE = CacheConfig(beta=2e-3, draw="step")
-"""Cache schedule of the paper: one lookup draw per step, and a lookup rate that grows slowly."""
+PAPER_CACHE = CacheConfig(beta=2e-3, draw="step", gradients=False)
+"""Cache of the paper: one lookup draw per step, a lookup rate that grows slowly, and no gradient of cache hits."""
 
 
 def speed_mini() -> RunConfig:

@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from speedyfeed.batching.loader import Loader
 from speedyfeed.models.users import USER_ENCODERS, UserConfig
 from speedyfeed.pretrained import Recommender
-from speedyfeed.recipes import conventional
+from speedyfeed.recipes import PAPER_CACHE, RECIPES, conventional, recipe
 from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 from speedyfeed.training.loop import open_loader, train
@@ -308,6 +308,12 @@ def test_a_cached_row_is_what_the_weights_say(train_layers, store, config, tmp_p
         ids = torch.from_numpy(batch.encode_E).long()
         clean = trainer.model.news.encode_texts(trainer.news.select(ids))
         assert torch.allclose(trainer.cache.read(ids), clean, atol=1e-5) == (rate == 0)
+
+
+def test_it_is_on_unless_the_cache_is_that_of_the_paper():
+    for name in RECIPES:
+        config = recipe(name)
+        assert config.cache.gradients == (config.cache.beta != PAPER_CACHE.beta), name
 
 
 def test_the_conventional_workflow_has_no_cache_and_no_debts(store, still, tmp_path):

@@ -42,9 +42,9 @@ class CacheConfig:
     paper's Algorithm 2)."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Number format of cached embeddings: fp32, or bf16 for half the memory."""
-    gradients: bool = False
-    """Collect the gradients of cached embeddings and give them to the language model when it encodes the article
-    next; off by default."""
+    gradients: bool = True
+    """Deferred gradients of cached embeddings, on by default: the language model receives them when it encodes the
+    article next. Without them it learns nothing from cached embeddings, as in the paper."""
 
     def __post_init__(self) -> None:
         if self.gamma < 0 or not self.beta >= 0:

@@ -47,7 +47,8 @@ class CacheDrift:
         new_ED, old_ED = (
             encoder.project(rows, None).float() for rows in (new_EH, cache.read(ids_E[again_E]).to(rows_EH.device))
         )
-        self.add(torch.cosine_similarity(new_ED, old_ED).cpu(), step - cache.stamps_V[ids_E[again_E]])
+        ages_E = (step - cache.stamps_V[ids_E[again_E]]).clamp(min=1)  # 0 if a step is taken again
+        self.add(torch.cosine_similarity(new_ED, old_ED).cpu(), ages_E)
 
     def add(self, cosines_E: Tensor, ages_E: Tensor) -> None:
         """Add cosines between new rows and old ones of these ages, in steps."""

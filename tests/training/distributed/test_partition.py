@@ -61,6 +61,7 @@ def batch_of(histories, has_own_negatives):
         has_own_negatives_BL=pools,
         encode_E=np.unique(history)[1:],
         cached_R=np.zeros(0, np.int32),
+        deliver_E=np.zeros(0, np.int32),
         num_tokens=9,
         num_padded_tokens=9,
         after=Position(),
