@@ -156,7 +156,8 @@ def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Ne
         zero=folder / "zero",
         trained=folder / "trained",
     )
-    synthesize(room.logs, SynthConfig(users=150, news=250, days=6))
+    synthesize(room.logs, SynthConfig(users=150, news=250, days=7))
+    shutil.rmtree(room.logs / "test")  # what public logs have: train and dev
     behaviors = room.logs / "dev" / "behaviors.tsv"
     lines = behaviors.read_text("utf-8").splitlines()[:120]
     lines[0] = lines[0] + " NOTEXT-0"
@@ -165,8 +166,8 @@ def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Ne
     behaviors.write_text("\n".join(lines) + "\n", encoding="utf-8")
     encoder = f"--encoder={tiny_encoder}"
     for command in (
-        ["prepare", room.logs, room.titles, "--refine", "none", "--fields", "title"],
-        ["prepare", room.logs, room.refined],
+        ["prepare", room.logs, room.titles, "--refine", "none", "--fields", "title", "--validation", "0"],
+        ["prepare", room.logs, room.refined, "--validation", "0"],
         ["train", room.titles, room.zero, "--recipe", "zero-shot", encoder],
         ["train", room.refined, room.trained, "--recipe", "tiny", encoder, "--steps", "3", "--validations", "0"],
     ):

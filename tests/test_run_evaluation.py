@@ -273,4 +273,4 @@ def test_a_model_folder_without_its_run_is_judged_too(newsroom, tmp_path, capsys
     shutil.copytree(newsroom.trained / "model", tmp_path / "model")
     found = figures(capsys, "evaluate", tmp_path / "model", newsroom.logs)
     assert found["auc"] == pytest.approx(figures(capsys, "evaluate", newsroom.trained)["auc"], abs=1e-4)
-    assert open_store(newsroom.refined).splits == ("train", "valid", "dev", "test")
+    assert open_store(newsroom.refined).splits == ("train", "dev")
