@@ -149,18 +149,16 @@ def test_every_user_encoder_teaches_the_encoder_all_it_would_without_a_cache(
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_with_every_user_encoder_ranks_deliver_what_their_users_owe(world, store, still, tmp_path, monkeypatch):
-    runs = {name: random_case(still, name, world * seed) for seed, name in enumerate(USER_ENCODERS, 1)}
-
-    def walk_all(group):
-        return {n: walk(group, tmp_path / n, run, store, monkeypatch, parts=[BREAK]) for n, run in runs.items()}
-
-    ranks = run_ranks(world, walk_all)
-    for name, run in runs.items():
-        path = tmp_path / f"{name}-twin"
-        twin = walk(SINGLE_PROCESS, path, without_cache(run), store, monkeypatch, parts=[BREAK])
-        for totals in ranks:
-            assert_same(totals[name], twin)
+@pytest.mark.parametrize("name", USER_ENCODERS)
+def test_with_every_user_encoder_ranks_deliver_what_their_users_owe(
+    name, world, store, still, tmp_path, monkeypatch
+):
+    run = random_case(still, name, seed=10 * world + len(name))
+    twin = walk(SINGLE_PROCESS, tmp_path / "twin", without_cache(run), store, monkeypatch, parts=[BREAK])
+    for total in run_ranks(
+        world, lambda group: walk(group, tmp_path / "run", run, store, monkeypatch, parts=[BREAK])
+    ):
+        assert_same(total, twin)
 
 
 def test_the_scale_of_the_loss_may_change_between_reading_and_delivering(store, still, tmp_path, monkeypatch):
