@@ -53,7 +53,7 @@ def test_a_text_that_fits_is_as_without_refinement_and_a_longer_one_as_with_it(t
         num_refined += not fits
     assert num_kept > 20
     assert num_refined > 20
-    for number in range(1, 1 + stores["long"].num_news):  # fields of an article are in order, whatever became of each
+    for number in range(1, 1 + stores["long"].num_news):  # fields are in order
         first, last = stores["long"].news.segments[number : number + 2]
         assert (np.diff(stores["long"].news.fields[first:last].astype(int)) >= 0).all()
     assert stores["long"].text_facts.statistics == stores["bm25"].text_facts.statistics

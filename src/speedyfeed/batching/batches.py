@@ -44,8 +44,8 @@ class BatchConfig:
     """Autoregressive training, on by default: one pass over a user learns from all clicks. Without it, each click
     is an instance with its own copy of the history."""
     first_click: bool = True
-    """Learning from the first click of a user, before which a learned start vector stands for the user; on by
-    default. Without it, as in the paper, there is no start vector and a history has at least one click."""
+    """Learning from the first click of a user, on by default: a learned start vector stands for the user before
+    it. Without it, as in the paper, there is no start vector and a history has at least one click."""
     size: int = 0
     """Number of instances per batch of fixed shape; 0 batches dynamically, by the token budget."""
     max_clicks: int = 100
