@@ -46,7 +46,8 @@ def run(arguments: Arguments) -> None:
         import uvicorn
 
         from speedyfeed.serving.app import build_app
-        from speedyfeed.serving.middleware import TOKEN_VARIABLE, WriteAccess
+        from speedyfeed.serving.connections import allow_files, connection_class
+        from speedyfeed.serving.middleware import TOKEN_VARIABLE, Limits, WriteAccess
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
@@ -61,17 +62,20 @@ def run(arguments: Arguments) -> None:
     service = Service(folder, data, precision=arguments.precision)
     write_access = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
     sys.setswitchinterval(SWITCH_SECONDS)
+    limits = Limits()
+    allow_files(2 * limits.max_connections)
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(service, write_access, allow_origins=arguments.allow_origins),
+            build_app(service, write_access, limits=limits, allow_origins=arguments.allow_origins),
             host=arguments.host,
             port=arguments.port,
-            log_level="warning",
+            http=connection_class(limits),
+            ws="none",
+            log_level="error",  # its warnings tell of clients' mistakes, one line for each
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
-            limit_concurrency=1000,
         )
     )
     failures: list[Exception] = []

@@ -21,6 +21,8 @@ TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
 """Environment variable with the bearer token for writes."""
 UNTIMED_PATHS = ("/v1/reload",)
 """Paths whose answer may take longer than `Limits.seconds`."""
+HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
+"""Paths that are answered also while too many requests are in progress."""
 
 SECURITY_HEADERS = (
     (
@@ -39,14 +41,24 @@ SECURITY_HEADERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits of one request."""
+    """Limits of requests and connections."""
 
+    max_head: int = 64 << 10
+    """Maximum size of the address and headers in bytes."""
+    head_seconds: float = 10.0
+    """Maximum time in seconds until the headers are complete."""
     max_body: int = 4 << 20
     """Maximum size of the body in bytes."""
     body_seconds: float = 10.0
     """Maximum wait in seconds for the next part of the body."""
     seconds: float = 30.0
     """Maximum time in seconds until the answer is complete."""
+    close_seconds: float = 10.0
+    """Maximum time in seconds that a closed connection waits for its client to take the rest of an answer."""
+    max_requests: int = 500
+    """Maximum number of requests in progress; more are refused, except health checks."""
+    max_connections: int = 1000
+    """Maximum number of open connections; one more closes the one that has been idle longest."""
 
 
 class WriteAccess:
@@ -117,6 +129,7 @@ class RequestGuard:
         self._app = app
         self._limits = limits
         self._metrics = metrics
+        self._num_requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -133,7 +146,11 @@ class RequestGuard:
             await send(message)
 
         seconds = None if scope["path"] in UNTIMED_PATHS else self._limits.seconds
+        self._num_requests += 1
         try:
+            if (refusal := self._refuse(scope)) is not None:
+                await refusal(scope, receive, send_with_headers)
+                return
             async with asyncio.timeout(seconds):
                 await self._app(scope, _LimitedBody(receive, self._limits), send_with_headers)
         except Exception as error:
@@ -146,9 +163,19 @@ class RequestGuard:
                 answer = JSONResponse({"detail": "Something went wrong here; the log says what."}, 500)
             await answer(scope, receive, send_with_headers)
         finally:
+            self._num_requests -= 1
             route = getattr(scope.get("route"), "path", "") or "other"
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+    def _refuse(self, scope: Scope) -> JSONResponse | None:
+        """Answer for a request that is refused by its head alone; None for all others."""
+        if self._num_requests > self._limits.max_requests and scope["path"] not in HEALTH_PATHS:
+            return JSONResponse({"detail": "Too many requests are in progress."}, 503, {"Retry-After": "1"})
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if any(value.isdigit() and int(value[:20]) > self._limits.max_body for value in lengths):
+            return JSONResponse({"detail": _too_long(self._limits)}, 413)
+        return None
 
 
 class _LimitedBody:
@@ -171,8 +198,12 @@ class _LimitedBody:
         self._bytes += len(message.get("body", b""))
         self._is_complete = not message.get("more_body", False)
         if self._bytes > self._limits.max_body:
-            raise HTTPException(413, f"The request body is longer than {self._limits.max_body} bytes.")
+            raise HTTPException(413, _too_long(self._limits))
         return message
+
+
+def _too_long(limits: Limits) -> str:
+    return f"The request body is longer than {limits.max_body} bytes."
 
 
 def _caching(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
