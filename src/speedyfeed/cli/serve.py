@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> None:
         )
     if not (arguments.run / "model" / CONFIG).exists() and not (arguments.run / CONFIG).exists():
         raise InputError(
-            f"{arguments.run}: holds no recommender ({CONFIG}); give a run whose training has finished"
+            f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run"
         )
     listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
     port = listeners[0].getsockname()[1]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fastapi import HTTPException, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -21,6 +21,8 @@ TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
 """Environment variable with the bearer token for writes."""
 UNTIMED_PATHS = ("/v1/reload",)
 """Paths whose answer may take longer than `Limits.seconds`."""
+NEWS_PATH = b"/v1/news/"
+"""Beginning of all paths that hold the id of an article."""
 HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
 """Paths that are answered also while too many requests are in progress."""
 
@@ -135,6 +137,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = keep_ids_encoded(scope)
         start = time.perf_counter()
         status = 0
 
@@ -164,7 +167,7 @@ class RequestGuard:
             await answer(scope, receive, send_with_headers)
         finally:
             self._num_requests -= 1
-            route = getattr(scope.get("route"), "path", "") or "other"
+            route = getattr(scope.get("route"), "path_format", "") or "other"
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
 
@@ -176,6 +179,12 @@ class RequestGuard:
         if any(value.isdigit() and int(value[:20]) > self._limits.max_body for value in lengths):
             return JSONResponse({"detail": _too_long(self._limits)}, 413)
         return None
+
+
+def keep_ids_encoded(scope: Scope) -> Scope:
+    """Route requests for an article by the path as it was sent: a %2F in an id separates no parts of the path."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return {**scope, "path": raw.decode("ascii")} if raw.startswith(NEWS_PATH) else scope
 
 
 class _LimitedBody:

@@ -16,9 +16,8 @@ MAX_HISTORY = 200
 MAX_IDS = 1000
 MAX_BATCH = 100
 
-NewId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~@+-]*$", max_length=128)]
-"""Id of an added article; needs no escaping in a URL path."""
-AnyId = Annotated[str, Field(min_length=1, max_length=128)]
+Id = Annotated[str, Field(min_length=1, max_length=2000)]
+"""Id of an article: any text, as logs may hold it, such as an address."""
 Title = Annotated[str, Field(min_length=1, max_length=500, pattern=r"\S")]
 Abstract = Annotated[str, Field(max_length=5_000)]
 Body = Annotated[str, Field(max_length=50_000)]
@@ -69,7 +68,7 @@ class TextBody(_Body):
 class RecommendBody(_Body):
     """History of a user, and which articles to recommend."""
 
-    history: list[AnyId | TextBody] = Field(
+    history: list[Id | TextBody] = Field(
         [],
         max_length=MAX_HISTORY,
         description="Clicks of the user, oldest first: ids of articles, or their texts. Empty for a new user.",
@@ -77,10 +76,10 @@ class RecommendBody(_Body):
     k: Annotated[int, BeforeValidator(_whole)] = Field(
         10, ge=1, le=MAX_K, description="Maximum number of articles in the answer."
     )
-    candidates: list[AnyId] | None = Field(
+    candidates: list[Id] | None = Field(
         None, max_length=MAX_IDS, description="Ids of the only articles to rank; null ranks all articles."
     )
-    exclude: list[AnyId] = Field(
+    exclude: list[Id] = Field(
         [], max_length=MAX_IDS, description="Ids of articles to leave out, besides those in the history."
     )
     categories: list[Category] = Field(
@@ -117,7 +116,7 @@ class RecommendBody(_Body):
 class NewsBody(TextBody):
     """An article to add; it replaces the article with the same id, if there is one."""
 
-    news_id: NewId | None = Field(None, description="Id of the article; generated if left out.")
+    news_id: Id | None = Field(None, description="Id of the article; generated if left out.")
     published: Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_in_utc)] | None = Field(
         None,
         strict=False,
