@@ -84,6 +84,10 @@ def test_an_article_is_added_found_and_removed(client):
     assert client.post("/v1/recommend", json={"history": ["cup"]}).json()["unknown"] == ["cup"]
 
 
+def test_abstracts_of_the_run_are_served(client):
+    assert client.get("/v1/news/N5").json()["abstract"] == "More about: Markets fall again"
+
+
 def test_about_map_and_state(client):
     about = client.get("/v1/about").json()
     assert about["news"] == 12
@@ -138,7 +142,7 @@ BAD = {
     "bytes that are no text": ("POST", "/v1/recommend", {"content": b'{"history": ["\xff"]}'}, 400),
     "nesting without end": ("POST", "/v1/recommend", {"content": b"[" * 200_000}, 400),
     "number without end": ("POST", "/v1/recommend", {"content": b'{"k": ' + b"9" * 10_000 + b"}"}, 400),
-    "no JSON type": ("POST", "/v1/recommend", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 422),
+    "no JSON type": ("POST", "/v1/recommend", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
     "no body": ("POST", "/v1/recommend", {}, 422),
     "list for an object": ("POST", "/v1/recommend", {"json": []}, 422),
     "wrong type": ("POST", "/v1/recommend", {"json": {"k": "ten"}}, 422),
@@ -210,6 +214,39 @@ def test_a_bad_request_gets_one_line_without_internals(client, name):
     assert len(detail) < 300
     assert not any(word in detail for word in ("Traceback", "/home", "/tmp", "site-packages", ".py", TOKEN))
     assert client.get("/v1/about").json()["news"] == 12
+
+
+MEANT = {
+    b'{"history": [{"headline": "x"}]}': "history.0.title: is missing; history.0.headline: there is no such field",
+    b'{"history": ["N1", 3]}': "history.1: should be the id of an article, or an object with its title",
+    b'{"history": [{"title": " "}]}': "history.0.title: must not be blank",
+    b'{"history": [""]}': "history.0: String should have at least 1 character",
+    b'{"history": [{"title": 3}]}': "history.0.title: Input should be a valid string",
+    b"[]": "The request body: should be a JSON object",
+    b"": "The request body: is missing",
+}
+
+
+@pytest.mark.parametrize("body", MEANT)
+def test_an_error_names_the_form_that_was_meant(client, body):
+    response = client.post("/v1/recommend", content=body, headers={"content-type": JSON})
+    assert (response.status_code, response.json()["detail"]) == (422, MEANT[body])
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}], ids=["none", "text"])
+def test_a_missing_content_type_is_named(client, headers):
+    response = client.post("/v1/recommend", content=b'{"k": 3}', headers=headers)
+    assert response.status_code == 415
+    assert response.json()["detail"] == "The header Content-Type: should be application/json"
+
+
+def test_head_answers_like_get_without_a_body(client):
+    for path in ("/", "/app.js", "/v1/about", "/healthz", "/v1/news/N1"):
+        got, headed = client.get(path), client.head(path)
+        assert (headed.status_code, headed.content) == (200, b"")
+        assert headed.headers["content-length"] == got.headers["content-length"]
+    assert client.head("/v1/news/X1").status_code == 404
+    assert client.head("/v1/recommend").status_code == 405
 
 
 def test_an_internal_error_is_not_shown_to_the_client(service, monkeypatch):

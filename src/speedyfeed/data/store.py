@@ -1,7 +1,7 @@
 """Prepared data on disk, opened but not loaded.
 
     manifest.json                 settings, checksums of the inputs, counts, size and checksum of every file
-    news.parquet                  news_id, category, subcategory, title; row i is article i + 1
+    news.parquet                  news_id, category, subcategory, title, abstract; row i is article i + 1
     document_frequencies.parquet  word, num_news: in how many articles a word occurs (only when refined)
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
@@ -153,7 +153,15 @@ class Store:
 
     def load_titles(self) -> pa.Table:
         """(news_id, category, subcategory, title) of articles 1, 2, ..."""
-        return pq.read_table(self.path / "news.parquet")
+        return pq.read_table(self.path / "news.parquet", columns=["news_id", "category", "subcategory", "title"])
+
+    def load_abstracts(self) -> list[str] | None:
+        """Abstracts of articles 1, 2, ...; None in a store that was prepared without them."""
+        file = self.path / "news.parquet"
+        if "abstract" not in pq.read_schema(file).names:
+            return None
+        abstracts: list[str] = pq.read_table(file, columns=["abstract"])["abstract"].to_pylist()
+        return abstracts
 
     def load_users(self) -> pa.Table:
         """(user_id) of each row of the train timelines."""

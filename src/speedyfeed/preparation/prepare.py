@@ -182,7 +182,7 @@ def _build(
     texts = engine.save(
         news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row").order_by("news"), "texts"
     )
-    titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
+    titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title", "abstract"))
     pq.write_table(titles, folder / "news.parquet")
 
     tokenizers = {"news": tokenizer}

@@ -123,9 +123,13 @@ class Feed:
         self._model = model
         embeddings_VD = catalogue.embeddings_VD.numpy()
         news = [
-            News(news_id=news_id, title=title, category=category)
-            for news_id, title, category in zip(
-                catalogue.news_ids, catalogue.titles, catalogue.categories, strict=True
+            News(news_id=news_id, title=title, abstract=abstract, category=category)
+            for news_id, title, abstract, category in zip(
+                catalogue.news_ids,
+                catalogue.titles,
+                catalogue.abstracts or [""] * len(catalogue),
+                catalogue.categories,
+                strict=True,
             )
         ]
         self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)

@@ -154,6 +154,8 @@ class RequestGuard:
             if (refusal := self._refuse(scope)) is not None:
                 await refusal(scope, receive, send_with_headers)
                 return
+            if scope["method"] == "HEAD":  # answered like GET; the server leaves the body out
+                scope = {**scope, "method": "GET"}
             async with asyncio.timeout(seconds):
                 await self._app(scope, _LimitedBody(receive, self._limits), send_with_headers)
         except Exception as error:

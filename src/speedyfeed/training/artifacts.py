@@ -58,6 +58,7 @@ def _write_model(
         categories=titles["category"].to_pylist(),
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
+        abstracts=store.load_abstracts(),
         texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )
     with new_folder(run.model) as folder:
