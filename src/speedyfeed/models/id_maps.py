@@ -44,4 +44,5 @@ def load_id_maps(folder: Path) -> IdMaps:
 def lookup_indices(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> NDArray[np.int64]:
     """Index of each name in `known`, counted from 1; 0 where it is unknown."""
     found = pc.index_in(names, value_set=pa.array(known, pa.string()))
-    return np.array(pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1))  # a copy: torch warns of views
+    indices: NDArray[np.int64] = pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1).to_numpy()
+    return indices.copy()  # torch warns of arrays that it must not write to
