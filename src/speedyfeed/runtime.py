@@ -92,9 +92,10 @@ def _measure(device: torch.device, trial: Callable[[], None], seconds: float) ->
         repeats += 1
     gain = best["fp32"] / best["bf16"]
     name = "bf16" if gain >= WORTHWHILE else "fp32"
+    kind = "of the clock" if device.type == "cuda" else "of processor time"
     reason = (
-        f"measured {best['fp32'] * 1e3:.0f} ms a step in fp32 and {best['bf16'] * 1e3:.0f} ms in bf16 "
-        f"({'of the clock' if device.type == 'cuda' else 'of processor time'}), a speed-up of {gain:.2f}x; bf16 is chosen from {WORTHWHILE:.2f}x"
+        f"measured {best['fp32'] * 1e3:.0f} ms a step in fp32 and {best['bf16'] * 1e3:.0f} ms in bf16 ({kind}), "
+        f"a speed-up of {gain:.2f}x; bf16 is chosen from {WORTHWHILE:.2f}x"
     )
     return Precision(name=name, device=device, reason=reason)
 
