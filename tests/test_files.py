@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_folder, remove_folder
+from speedyfeed.files import FolderLock, new_folder, remove_folder
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -53,3 +53,19 @@ def test_a_folder_is_never_half_removed(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".removed-one", "two"]
     remove_folder(tmp_path / "two")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_names_its_process_and_ends_with_it(tmp_path):
+    code = "import sys, time; from pathlib import Path; from speedyfeed.files import FolderLock\n"
+    code += "lock = FolderLock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == b"locked\n"
+        with pytest.raises(InputError, match=f"process {owner.pid} is writing it"):
+            FolderLock(tmp_path)
+        owner.kill()
+    lock = FolderLock(tmp_path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} is"):
+        FolderLock(tmp_path)
+    lock.release()
+    assert not list(tmp_path.iterdir())
+    FolderLock(tmp_path).release()

@@ -1,8 +1,9 @@
-"""Atomic writes and removals: a folder or file exists completely or not at all."""
+"""Files that can be relied on: written atomically, removed atomically, owned by one process at a time."""
 
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from speedyfeed.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 @contextmanager
@@ -65,6 +69,46 @@ def new_file(path: Path) -> Iterator[Path]:
         raise _unwritable(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+class FolderLock:
+    """Exclusive ownership of a folder by one process, as long as that lives; Windows has no such locks.
+
+    The system releases the lock when the process ends, however it ends. The file `.lock` holds the process id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock; an error names the process that holds it."""
+        self._path = folder / ".lock"
+        if sys.platform == "win32":
+            return
+        while True:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                owner = os.read(self._file, 20).decode("ascii", "replace").strip() or "unknown"
+                os.close(self._file)
+                raise InputError(
+                    f"{folder}: process {owner} is writing it; wait until it ends, or stop it first"
+                ) from error
+            if self._is_current():
+                break
+            os.close(self._file)  # its owner removed the file meanwhile: take the lock of the new one
+        os.truncate(self._file, 0)
+        os.write(self._file, f"{os.getpid()}\n".encode("ascii"))
+
+    def release(self) -> None:
+        """Give the folder free, and remove the file unless the folder is gone."""
+        if sys.platform != "win32":
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,8 +14,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
+from speedyfeed.files import FolderLock
 from speedyfeed.models.base import NewsModule
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import Recommender
@@ -108,6 +110,24 @@ def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
         said = process.communicate()[0]
     assert process.returncode == 0
     assert f"stopped and saved; resume with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
+
+
+def test_a_run_that_another_process_trains_is_refused_and_left_alone(store, config, tmp_path, capsys):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=0)), store)
+    lock = FolderLock(run.path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} is writing it"):
+        train(run, store)
+    with pytest.raises(SystemExit):
+        main(["train", str(store.path), str(run.path), "--resume"])
+    assert f"speedyfeed: {run.path}: process {os.getpid()} is writing it" in capsys.readouterr().err
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        ".lock",
+        "document_frequencies.parquet",
+        "run.json",
+    ]
+    lock.release()
+    assert train(run, store).is_finished
+    assert not (run.path / ".lock").exists()
 
 
 def test_a_dev_without_skipped_news_validates_nothing_and_keeps_the_end(

@@ -78,12 +78,12 @@ def defaults(rest: Sequence[str]) -> Arguments:
 def run(arguments: Arguments) -> None:
     with open_process_group() as group:
         store = open_store(arguments.store)
-        group.on_rank_0(lambda: _require_run(arguments, store))
+        is_new = group.on_rank_0(lambda: _require_run(arguments, store))
         with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
             try:
                 outcome = train(open_run(arguments.run), store, report, group=group)
             except InputError:
-                if group.is_rank_0 and not (arguments.run / METRICS).exists():
+                if is_new and not (arguments.run / METRICS).exists():
                     remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again
                 raise
     if not group.is_rank_0:
@@ -94,14 +94,17 @@ def run(arguments: Arguments) -> None:
         print_outcome(outcome, arguments)
 
 
-def _require_run(arguments: Arguments, store: Store) -> None:
-    """Make sure that the run folder exists: create it, or find the run to resume."""
+def _require_run(arguments: Arguments, store: Store) -> bool:
+    """Make sure that the run folder exists: create it, or find the run to resume; return whether it is new."""
     if arguments.resume:
         if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
             raise InputError("--resume uses the settings the run was started with: leave out the other options")
         open_run(arguments.run)
-    elif not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
+        return False
+    if not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
         start_run(arguments.run, arguments.config, store)
+        return True
+    return False
 
 
 def print_outcome(outcome: Outcome, arguments: Arguments) -> None:

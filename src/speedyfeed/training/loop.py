@@ -10,6 +10,7 @@ from time import perf_counter
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Store
+from speedyfeed.files import FolderLock
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import write_model
 from speedyfeed.training.checkpoint import Checkpointer
@@ -42,8 +43,18 @@ def train(
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
-    `watch` is called with every batch before it is learned from; its time is not counted.
+    `watch` is called with every batch before it is learned from; its time is not counted. A run that another
+    process trains is refused.
     """
+    lock = group.on_rank_0(lambda: FolderLock(run.path))
+    try:
+        return _train(run, store, report, group, watch)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _train(run: RunFolder, store: Store, report: Report, group: ProcessGroup, watch: Watch | None) -> Outcome:
     with Stop() as stop:
         trainer = Trainer(run, store, group)
         checkpointer = Checkpointer(trainer)
