@@ -6,6 +6,7 @@ imported, so that help is fast.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import logging
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
@@ -30,6 +32,7 @@ COMMANDS = {
     "rank": "write or check a leaderboard file",
     "recommend": "recommend articles to one user",
     "serve": "serve recommendations over HTTP, with a web page",
+    "check": "compare all files of a store or a run with their checksums",
 }
 
 
@@ -65,6 +68,22 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
     except KeyboardInterrupt:
         print("speedyfeed: stopped", file=sys.stderr)
         sys.exit(130)
+    except Exception:
+        _blame_damage(arguments)
+        raise
+
+
+def _blame_damage(arguments: Any) -> None:
+    """Exit with one line if an unexpected error came from a damaged file of the command's stores and runs."""
+    from speedyfeed.cli.check import verify
+
+    for field in dataclasses.fields(arguments):
+        path = getattr(arguments, field.name)
+        if isinstance(path, Path) and path.is_dir():
+            try:
+                verify(path)
+            except InputError as error:
+                fail(str(error))
 
 
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:

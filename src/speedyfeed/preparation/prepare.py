@@ -13,6 +13,7 @@ from typing import Literal
 import pyarrow.parquet as pq
 from ibis import _
 
+from speedyfeed.checksums import sha256
 from speedyfeed.data.manifest import (
     Manifest,
     NewsCounts,
@@ -21,7 +22,6 @@ from speedyfeed.data.manifest import (
     StoreSettings,
     file_facts,
     read_manifest,
-    sha256,
     write_manifest,
 )
 from speedyfeed.data.reader_options import ReaderOptions

@@ -26,7 +26,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
-from speedyfeed.retrieval.storage import open_index
+from speedyfeed.retrieval.storage import open_cached
 from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
@@ -293,12 +293,12 @@ def open_feed(
     fingerprint = _fingerprint(run)
     chosen = _choose_precision(precision, model, fingerprint, cache / PRECISION)
     cached = cache / f"graphs-{fingerprint}"
-    if cached.is_dir():
-        index = open_index(cached)
-        assert isinstance(index, HnswIndex)
+    index = open_cached(cached)
+    if index is not None and len(index) == len(model.catalogue):
         return Feed(model, fingerprint, index, batcher, chosen)
     built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
     if built is not None:
+        shutil.rmtree(cached, ignore_errors=True)
         built.save(cached)
     return Feed(model, fingerprint, built, batcher, chosen)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speedyfeed.data.manifest import sha256
+from speedyfeed.checksums import sha256
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
