@@ -1,5 +1,6 @@
 """Files that can be relied on: written atomically, removed atomically, owned by one process at a time."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, UnwritableError
 
 if sys.platform != "win32":
     import fcntl
@@ -31,8 +32,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         if not _is_running(leftover.name.rpartition("-")[2]):
             shutil.rmtree(leftover, ignore_errors=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.mkdir()
     try:
+        partial.mkdir()
         yield partial
         for file in partial.rglob("*"):
             _sync(file)
@@ -40,7 +41,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.replace(path)
         _sync(path.parent)
     except SafetensorError as error:  # how its writer reports a full disk
-        raise _unwritable(path, error) from error
+        raise UnwritableError(path, error) from error
+    except OSError as error:
+        raise _explain(error, partial, path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -60,13 +63,16 @@ def remove_folder(path: Path) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when the block succeeds."""
+    require_no_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         yield partial
         partial.replace(path)
     except SafetensorError as error:
-        raise _unwritable(path, error) from error
+        raise UnwritableError(path, error) from error
+    except OSError as error:
+        raise _explain(error, partial, path) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -116,8 +122,21 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _unwritable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: cannot be written ({error}); make room on the disk and run the command again")
+def require_no_folder(path: Path) -> None:
+    """Refuse a folder where a file is to be written."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file in it, such as {path / 'result'}")
+
+
+def _explain(error: OSError, partial: Path, path: Path) -> Exception:
+    """The error for the path that the user knows, where it concerns the temporary one."""
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.exists():
+        return InputError(f"{path}: another process made it meanwhile; run the command again to use it")
+    is_ours = partial.name in f"{error.filename} {error.filename2} {error}"
+    if is_ours or (error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)):
+        reason = os.strerror(error.errno) if error.errno else str(error).replace(partial.name, path.name)
+        return UnwritableError(path, reason)
+    return error
 
 
 def _is_running(pid: str) -> bool:

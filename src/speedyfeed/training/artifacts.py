@@ -18,6 +18,11 @@ from speedyfeed.training.distributed.process_group import ProcessGroup
 from speedyfeed.training.run_folder import AGAIN, RunFolder
 
 
+def best_name(step: int, alpha: float | None = None) -> str:
+    """Folder name of the best model: its step, and alpha where its weights are interpolated."""
+    return f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
+
+
 def save_best(run: RunFolder, model: Recommender, name: str) -> None:
     """Save this model as the best so far, then remove the one before."""
     path = run.best / name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from speedyfeed.errors import InputError
 from speedyfeed.progress import Report
-from speedyfeed.training.artifacts import save_best
+from speedyfeed.training.artifacts import best_name, save_best
 from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import MetricsFile
 from speedyfeed.training.run_folder import AGAIN
@@ -77,7 +77,7 @@ class Validator:
         self._metrics.write(progress.step, point.metrics())
         if progress.step and not auc > progress.best_auc:
             return
-        name = f"step-{progress.step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
+        name = best_name(progress.step, alpha)
         trainer = self._trainer
         trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name))
         schedule.record_best(auc)
