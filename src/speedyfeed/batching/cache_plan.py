@@ -13,13 +13,14 @@ that is not there. Shapes: V all articles.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 Stamps = NDArray[np.int32]
 NEVER = -1
@@ -42,9 +43,13 @@ class CacheConfig:
     """Collect the gradients of cached embeddings and give them to the language model when it encodes the article
     next; off by default."""
 
+    RANGES: ClassVar[Ranges] = {
+        "gamma": (0, MANY),
+        "beta": (0, MANY),
+    }
+
     def __post_init__(self) -> None:
-        if self.gamma < 0 or not self.beta >= 0:
-            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
+        check_ranges(self)
         if self.draw not in ("news", "step"):
             raise InputError(f"draw {self.draw}: expected news or step")
         if self.dtype not in ("fp32", "bf16"):

@@ -139,8 +139,8 @@ def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
     )
     if outcome.best_is_initial:
         print(
-            "no validation was better than the initial one: the saved model is the initial one. Try more --epochs, "
-            "a lower --encoder-lr, or more clicks"
+            "no validation was better than the initial one: the saved model is the initial one. Try more "
+            "--epochs, a lower --encoder-lr, or more clicks"
         )
     if outcome.is_finished:
         command = shlex.join(["speedyfeed", "evaluate", str(arguments.run), str(arguments.store)])

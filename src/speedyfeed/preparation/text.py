@@ -7,7 +7,7 @@ treated by the run's rules, so its model sees them as it saw the articles of its
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import ibis.expr.types as ir
 
@@ -19,6 +19,7 @@ from speedyfeed.preparation import refine
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.progress import Report, counted, silent
+from speedyfeed.ranges import Ranges, check_ranges
 
 CHOSEN = "chosen-texts"  # their name in the engine's scratch folder
 SEGMENT_WORDS = 32  # the paper's; words beyond the segment's tokens are dropped by rank
@@ -39,11 +40,15 @@ class TextConfig:
     body_segments: int = 1
     """Maximum segments of a body; title and abstract have one each."""
 
+    RANGES: ClassVar[Ranges] = {
+        "segment_tokens": (1, 1 << 16),
+        "body_segments": (1, 10_000),
+    }
+
     def __post_init__(self) -> None:
+        check_ranges(self)
         if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
             raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
-        if self.body_segments < 1:
-            raise InputError(f"--body-segments {self.body_segments}: expected at least 1")
 
     @property
     def parts(self) -> tuple[int, ...]:
