@@ -63,6 +63,7 @@ class ProfileConfig:
         "steps": (1, 1_000_000),
         "seed": (0, MAX_SEED),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

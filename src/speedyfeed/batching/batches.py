@@ -72,6 +72,7 @@ class BatchConfig:
         "num_buckets": (1, 1000),
         "prefetch": (1, 1_000_000),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

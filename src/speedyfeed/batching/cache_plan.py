@@ -47,6 +47,7 @@ class CacheConfig:
         "gamma": (0, MANY),
         "beta": (0, MANY),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -53,6 +53,7 @@ class WordConfig:
         "segment_length": (1, 1 << 16),
         "dropout": (0, 1),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -83,6 +83,7 @@ class NewsEncoderConfig:
         "frozen_gigabytes": (0, MANY),
         "attention_dropout": (0, 1),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -62,6 +62,7 @@ class UserConfig:
         "id_width": (1, 1 << 16),
         "id_dropout": (0, 1),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -36,6 +36,7 @@ class EngineConfig:
         "memory": (1, 1_000_000),
         "threads": (0, 10_000),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -44,6 +44,7 @@ class TextConfig:
         "segment_tokens": (1, 1 << 16),
         "body_segments": (1, 10_000),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -61,6 +61,7 @@ class Limits:
         "validations": (0, MANY),
         "validation_impressions": (1, MANY),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

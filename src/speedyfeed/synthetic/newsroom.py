@@ -88,6 +88,7 @@ class SynthConfig:
         "days": (1, 10_000),
         "seed": (0, MAX_SEED),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -67,6 +67,7 @@ class TrainConfig:
         "max_checkpoints": (1, MANY),
         "seed": (0, MAX_SEED),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -44,6 +44,7 @@ class LossConfig:
         "popularity_correction": (0, 1e6),
         "temperature": (1e-6, 1e6),
     }
+    """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
