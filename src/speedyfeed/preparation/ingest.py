@@ -68,8 +68,8 @@ def _check_news(batch: pa.RecordBatch, split: Split, first_row: int) -> None:
         news_id, title = (batch[name][0].as_py().strip().lower() for name in ("news_id", "title"))
         if title in HEADER_TITLES and any(word in news_id for word in HEADER_IDS):
             raise InputError(
-                f"{split.files[0]}: found the header {news_id!r} ... {title!r} as the first article of {split.name}, "
-                "expected an article; remove the header line"
+                f"{split.files[0]}: found the header {news_id!r} ... {title!r} as the first article, expected an "
+                "article; remove the header line"
             )
 
 

@@ -211,8 +211,8 @@ def _build(
         if written.num_empty == len(titles):
             fields = ", ".join(rules.config.fields)
             raise InputError(
-                f"{logs.splits[0].files[0]}: none of {len(titles)} articles has a word in {fields}, expected texts "
-                "to learn from; check the columns, or give other --fields"
+                f"{logs.splits[0].files[0]}: none of {len(titles)} articles has a word in {fields}, expected "
+                "texts to learn from; check the columns, or give other --fields"
             )
     news_counts = NewsCounts(
         read=num_rows, kept=len(titles), repeated=num_rows - len(titles), without_words=written.num_empty

@@ -24,7 +24,7 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 
 def split_name(folder: Path) -> str:
-    """Split that a folder is named after, in any case, aliases resolved (`Validation/` is dev); else its own name."""
+    """Split that a folder is named after, in any case, aliases resolved (`Valid/` is dev); else its own name."""
     name = folder.name.lower()
     name = _ALIASES.get(name, name)
     return name if name in SPLITS else folder.name

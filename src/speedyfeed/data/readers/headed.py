@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as pt
 
-from speedyfeed.data.readers.columns import BATCH_ROWS, open_parquet, read_batches
+from speedyfeed.data.readers.columns import open_parquet, read_batches
 from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.errors import InputError
 
