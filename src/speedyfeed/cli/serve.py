@@ -60,9 +60,7 @@ def run(arguments: Arguments) -> None:
             f"{arguments.run}: no such folder; train a run with: speedyfeed train STORE {arguments.run}"
         )
     if not (arguments.run / "model" / CONFIG).exists() and not (arguments.run / CONFIG).exists():
-        raise InputError(
-            f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run"
-        )
+        raise InputError(f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run")
     listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
     port = listeners[0].getsockname()[1]
     folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link

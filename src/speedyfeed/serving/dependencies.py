@@ -16,7 +16,6 @@ from speedyfeed.serving.service import Service
 from speedyfeed.serving.worker_pool import WorkerPool
 
 
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServingContext:
     """Everything a route needs that outlives a request."""
