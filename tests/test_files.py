@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import subprocess
@@ -6,7 +7,7 @@ import sys
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_folder, remove_folder
+from speedyfeed.files import FolderLock, new_file, new_folder, remove_folder
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -53,3 +54,46 @@ def test_a_folder_is_never_half_removed(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".removed-one", "two"]
     remove_folder(tmp_path / "two")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_names_its_process_and_ends_with_it(tmp_path):
+    code = "import sys, time; from pathlib import Path; from speedyfeed.files import FolderLock\n"
+    code += "lock = FolderLock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == b"locked\n"
+        with pytest.raises(InputError, match=f"process {owner.pid} is writing it"):
+            FolderLock(tmp_path)
+        owner.kill()
+    lock = FolderLock(tmp_path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} is"):
+        FolderLock(tmp_path)
+    lock.release()
+    assert not list(tmp_path.iterdir())
+    FolderLock(tmp_path).release()
+
+
+def test_a_folder_that_another_process_made_meanwhile_is_left_alone(tmp_path):
+    with pytest.raises(InputError, match="made: another process made it"), new_folder(tmp_path / "made") as folder:
+        (folder / "file").write_text("mine")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text("theirs")
+    assert (tmp_path / "made" / "file").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("new", [new_folder, new_file])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_error_names_the_path_that_the_user_knows(tmp_path, new, named):
+    with pytest.raises(InputError) as error, new(tmp_path / "made") as partial:
+        raise OSError(errno.ENOSPC, "full", str(partial / "sub")) if named else OSError(errno.ENOSPC, "full")
+    assert str(error.value).startswith(f"{tmp_path / 'made'}: cannot be written (No space left on device); ")
+    assert "partial" not in str(error.value)
+
+
+def test_an_error_with_another_file_stays_as_it_is(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"input\.csv"), new_folder(tmp_path / "made"):
+        open(tmp_path / "input.csv")  # noqa: SIM115
+
+
+def test_a_file_is_not_written_onto_a_folder(tmp_path):
+    with pytest.raises(InputError, match="is a folder; give the name of a file"), new_file(tmp_path):
+        pass

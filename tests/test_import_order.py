@@ -9,7 +9,7 @@ import speedyfeed
 ROOT = Path(speedyfeed.__file__).parent
 LAYERS = (
     ("errors",),
-    ("files", "progress", "ragged", "random", "runtime", "markdown"),
+    ("checksums", "files", "progress", "ragged", "random", "ranges", "runtime", "markdown"),
     ("tokenizers", "data", "drawing"),
     ("synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),

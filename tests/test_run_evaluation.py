@@ -261,6 +261,7 @@ def test_what_is_not_there_is_said(newsroom, tmp_path, capsys):
     shutil.copytree(newsroom.zero, tmp_path / "run")
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     facts["store"]["path"] = str(tmp_path / "gone")
+    del facts["sha256"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(facts))
     assert "is missing or has changed; give STORE or LOGS" in mistake(capsys, "evaluate", tmp_path / "run")
     told = said(capsys, "evaluate", tmp_path / "run", newsroom.titles)

@@ -17,13 +17,13 @@ def test_auto_takes_bf16_only_when_clearly_faster_and_says_why(
     fp32: float, bf16: float, chosen: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("speedyfeed.runtime.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("speedyfeed.runtime.time.process_time", lambda: clock[0])
 
     def step() -> None:
         clock[0] += bf16 if torch.is_autocast_enabled("cpu") else fp32
 
     with caplog.at_level(logging.INFO):
-        precision = choose_precision("auto", CPU, step)
+        precision = choose_precision("auto", CPU, step, seconds=0)
     assert precision.name == chosen
     assert f"{fp32 * 1e3:.0f} ms a step in fp32 and {bf16 * 1e3:.0f} ms in bf16" in precision.reason
     assert precision.reason in caplog.text

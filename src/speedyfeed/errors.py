@@ -5,5 +5,13 @@ class InputError(ValueError):
     """Invalid input that the user can fix: the message says what was found, what was expected and what to do."""
 
 
+class UnwritableError(InputError):
+    """A file or folder that cannot be written: the disk is full, or the user may not write there."""
+
+    def __init__(self, path: object, reason: object) -> None:
+        self.problem = f"{path}: cannot be written ({reason})"
+        super().__init__(f"{self.problem}; make room or choose another place, and run the command again")
+
+
 class LostRanksError(RuntimeError):
     """Another process of a distributed run died or stopped answering, so this one cannot continue either."""

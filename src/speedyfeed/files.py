@@ -1,8 +1,10 @@
-"""Atomic writes and removals: a folder or file exists completely or not at all."""
+"""Files that can be relied on: written atomically, removed atomically, owned by one process at a time."""
 
+import errno
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,10 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, UnwritableError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 @contextmanager
@@ -27,8 +32,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         if not _is_running(leftover.name.rpartition("-")[2]):
             shutil.rmtree(leftover, ignore_errors=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    partial.mkdir()
     try:
+        partial.mkdir()
         yield partial
         for file in partial.rglob("*"):
             _sync(file)
@@ -36,7 +41,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.replace(path)
         _sync(path.parent)
     except SafetensorError as error:  # how its writer reports a full disk
-        raise _unwritable(path, error) from error
+        raise UnwritableError(path, error) from error
+    except OSError as error:
+        raise _explain(error, partial, path) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -56,15 +63,58 @@ def remove_folder(path: Path) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when the block succeeds."""
+    require_no_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         yield partial
         partial.replace(path)
     except SafetensorError as error:
-        raise _unwritable(path, error) from error
+        raise UnwritableError(path, error) from error
+    except OSError as error:
+        raise _explain(error, partial, path) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+class FolderLock:
+    """Exclusive ownership of a folder by one process, as long as that lives; Windows has no such locks.
+
+    The system releases the lock when the process ends, however it ends. The file `.lock` holds the process id.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock; an error names the process that holds it."""
+        self._path = folder / ".lock"
+        if sys.platform == "win32":
+            return
+        while True:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                owner = os.read(self._file, 20).decode("ascii", "replace").strip() or "unknown"
+                os.close(self._file)
+                raise InputError(
+                    f"{folder}: process {owner} is writing it; wait until it ends, or stop it first"
+                ) from error
+            if self._is_current():
+                break
+            os.close(self._file)  # its owner removed the file meanwhile: take the lock of the new one
+        os.truncate(self._file, 0)
+        os.write(self._file, f"{os.getpid()}\n".encode("ascii"))
+
+    def release(self) -> None:
+        """Give the folder free, and remove the file unless the folder is gone."""
+        if sys.platform != "win32":
+            self._path.unlink(missing_ok=True)
+            os.close(self._file)
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -72,8 +122,21 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _unwritable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path}: cannot be written ({error}); make room on the disk and run the command again")
+def require_no_folder(path: Path) -> None:
+    """Refuse a folder where a file is to be written."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file in it, such as {path / 'result'}")
+
+
+def _explain(error: OSError, partial: Path, path: Path) -> Exception:
+    """The error for the path that the user knows, where it concerns the temporary one."""
+    if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path.exists():
+        return InputError(f"{path}: another process made it meanwhile; run the command again to use it")
+    is_ours = partial.name in f"{error.filename} {error.filename2} {error}"
+    if is_ours or (error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)):
+        reason = os.strerror(error.errno) if error.errno else str(error).replace(partial.name, path.name)
+        return UnwritableError(path, reason)
+    return error
 
 
 def _is_running(pid: str) -> bool:

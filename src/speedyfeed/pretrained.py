@@ -7,6 +7,7 @@ Shapes: V articles of the catalogue   M texts   L clicks   D embedding width
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
-from torch import Tensor
+from torch import Tensor, nn
 
 from speedyfeed import __version__
+from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, load_packer
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
@@ -129,6 +132,7 @@ class Recommender(RecommenderModule):
             self.news.packer.save(folder)
         if self.catalogue is not None:
             self.catalogue.save(folder)
+        write_checksums(folder)
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":
@@ -138,6 +142,7 @@ class Recommender(RecommenderModule):
             raise InputError(
                 f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender"
             )
+        verify_checksums(folder, remedy_for(folder))
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
             config = RecommenderConfig(
@@ -151,11 +156,13 @@ class Recommender(RecommenderModule):
             raise InputError(f"{path}: holds no recommender of this version ({error})") from error
         encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
-        load_model(model, str(folder / WEIGHTS))
+        load_weights(model, folder / WEIGHTS)
         if (folder / TEXT).exists():
             model.news.packer = load_packer(folder)
         if (folder / "news.parquet").exists():
             model.catalogue = load_catalogue(folder)
+            if not model.catalogue.embeddings_VD.isfinite().all():
+                raise InputError(f"{folder}: article embeddings hold NaN or Inf; {remedy_for(folder)}")
         return model.eval()
 
     def push_to_hub(
@@ -201,6 +208,26 @@ class Recommender(RecommenderModule):
                 "this recommender was saved without articles; give embeddings, or load a finished run"
             )
         return self.catalogue
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load weights that `save_pretrained` wrote; a file that cannot be read, or holds NaN or Inf, is refused."""
+    try:
+        load_model(model, str(path))
+    except (SafetensorError, RuntimeError) as error:
+        raise damaged(path, remedy_for(path.parent)) from error
+    if not all(bool(value.isfinite().all()) for value in model.parameters()):
+        raise InputError(f"{path}: holds NaN or Inf; {remedy_for(path.parent)}")
+
+
+def remedy_for(folder: Path) -> str:
+    """Advice on how to get a damaged recommender back: a run can write its model again."""
+    if folder.name == "model" and (folder.parent / "run.json").exists():
+        return (
+            f"remove {shlex.quote(str(folder))}, then: speedyfeed train STORE {shlex.quote(str(folder.parent))} "
+            "--resume"
+        )
+    return "save or download it again"
 
 
 def _find(path: str | Path) -> Path:

@@ -15,7 +15,7 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import Report, silent
+from speedyfeed.ranges import MAX_SEED, Ranges, check_ranges
 from speedyfeed.recipes import recipe
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.run_folder import start_run
@@ -55,6 +56,17 @@ class ProfileConfig:
     """Number of timed training steps."""
     seed: int = 0
     """Seed of the order of users, the negatives and the weights."""
+
+    RANGES: ClassVar[Ranges] = {
+        "skip": (0, 1_000_000),
+        "warmup": (0, 1_000_000),
+        "steps": (1, 1_000_000),
+        "seed": (0, MAX_SEED),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -399,7 +399,7 @@ def test_tokens_of_a_news_are_those_of_all_its_segments():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"negatives": 0}, "negatives 0: expected at least 1"),
+        ({"negatives": 0}, "negatives 0: expected a number from 1"),
         ({"token_budget": 0}, "token_budget 0"),
         ({"prefetch": 0}, "prefetch 0"),
         ({"max_clicks": 50, "max_clicks_per_batch": 49}, "at least max_clicks, 50"),

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -116,3 +118,23 @@ def test_a_missing_folder_and_an_unknown_format(mind_logs, tmp_path, capsys):
 
 def test_a_log_without_train_cannot_be_prepared(mind_logs, tmp_path, capsys):
     assert "expected a train split" in fails(capsys, "prepare", mind_logs / "dev", tmp_path / "store")
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly():
+    code = "import sys; from speedyfeed.cli.main import main; sys.stdout.reconfigure(write_through=True); main()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("speedyfeed.cli.main.importlib.import_module", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main(["prepare"])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "speedyfeed: stopped\n"

@@ -181,3 +181,13 @@ def test_without_a_log_lines_are_checked_for_themselves(tmp_path):
 def test_each_leaderboard_has_its_file_name():
     assert submission_name("mind") == "prediction.txt"
     assert submission_name("ebnerd") == "predictions.txt"
+
+
+def test_an_impression_that_is_ranked_twice_is_refused_unless_the_leaderboard_allows_it(tmp_path: Path) -> None:
+    scores = ragged([[1.0, 2.0], [2.0, 1.0]])
+    with pytest.raises(InputError, match="impression 7: is 2 times in the log"):
+        write_submission(tmp_path / "out.zip", NAME, ["7", "7"], scores)
+    write_submission(tmp_path / "out.zip", "predictions.txt", ["7", "7"], scores)
+    assert check_submission(tmp_path / "out.zip") == 2
+    with pytest.raises(InputError, match="2: found impression 7 again"):
+        check_submission(write_zip(tmp_path / "twice.zip", "7 [1,2]\n7 [2,1]\n"))

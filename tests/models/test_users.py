@@ -163,7 +163,7 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build_user_encoder(UserConfig(name="nrms"), dim=DIM)
     with pytest.raises(InputError, match="5 attention heads do not divide embeddings of width 12"):
         SelfAttentionUser(dim=12, heads=5)
-    with pytest.raises(InputError, match=r"id_dropout 1.5: expected a probability"):
+    with pytest.raises(InputError, match=r"id_dropout 1.5: expected a number from 0 to 1"):
         UserConfig(id_dropout=1.5)
 
 

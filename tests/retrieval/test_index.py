@@ -92,7 +92,7 @@ def test_a_folder_that_holds_no_index_is_refused(kind, tmp_path):
     for file in (tmp_path / "index").iterdir():
         if file.suffix != ".json":
             file.write_bytes(b"")
-    with pytest.raises(InputError, match="not an index"):
+    with pytest.raises(InputError, match="is damaged"):
         open_index(tmp_path / "index")
 
 
@@ -128,3 +128,19 @@ def test_overlap_is_the_share_of_exact_results_found_for_the_same_query():
     assert overlap(neighbours([[2, 1], [4, 9]]), exact) == 0.75
     assert overlap(neighbours([[3, 4], [1, 2]]), exact) == 0.0  # right news for the wrong query
     assert overlap(neighbours([[0, 0], [0, 3]]), exact) == 0.25
+
+
+@pytest.mark.parametrize("name", ["0.usearch", "index.json", "checksums.json"])
+def test_a_damaged_cache_is_rebuilt(tmp_path, name, caplog):
+    ids, embeddings = np.arange(1, 51), vectors(50)
+    build = cached_in(tmp_path / "cache")
+    expected = build(ids, embeddings).search(embeddings[:3], 5).ids
+    (folder,) = (tmp_path / "cache").iterdir()
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 0x80
+    (folder / name).write_bytes(content)
+    assert (build(ids, embeddings).search(embeddings[:3], 5).ids == expected).all()
+    assert "is rebuilt" in caplog.text
+    caplog.clear()
+    build(ids, embeddings)
+    assert not caplog.text

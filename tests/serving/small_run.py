@@ -57,6 +57,7 @@ def build_recommender(seed: int = 0, user: str = "attentive") -> Recommender:
         categories=[category for category, _ in pairs],
         embeddings_VD=torch.from_numpy(embeddings),
         num_clicks=list(range(len(pairs))),
+        abstracts=[f"More about: {title}" for _, title in pairs],
     )
     return model
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -83,6 +84,10 @@ def test_an_article_is_added_found_and_removed(client):
     assert client.post("/v1/recommend", json={"history": ["cup"]}).json()["unknown"] == ["cup"]
 
 
+def test_abstracts_of_the_run_are_served(client):
+    assert client.get("/v1/news/N5").json()["abstract"] == "More about: Markets fall again"
+
+
 def test_about_map_and_state(client):
     about = client.get("/v1/about").json()
     assert about["news"] == 12
@@ -94,12 +99,50 @@ def test_about_map_and_state(client):
     assert 'speedyfeed_requests_total{route="/v1/map",status="200"} 1.0' in client.get("/metrics").text
 
 
+IDS = (
+    "https://x.org/a/1?page=2#end",
+    "Ärger/新闻",
+    "../x",
+    "a//b",
+    "x/similar",
+    "similar",
+    "/",
+    "100% sure",
+    "a%2Fb",
+    "semi;colon, comma",
+    " ",
+    "x" * 2000,
+)
+
+
+@pytest.mark.parametrize("news_id", IDS, ids=range(len(IDS)))
+def test_an_article_of_any_id_is_added_read_changed_and_removed(client, news_id):
+    path = f"/v1/news/{quote(news_id, safe='')}"
+    for title in ("Added", "Changed"):
+        body = {"news": [{"news_id": news_id, "title": title}]}
+        assert client.post("/v1/news", json=body, headers=ALLOWED).json() == {"news_ids": [news_id]}
+        assert client.get(path).json()["news_id"] == news_id
+        assert client.get(path).json()["title"] == title
+    assert len(ids(client.get(f"{path}/similar?k=3"))) == 3
+    assert client.post("/v1/recommend", json={"history": [news_id]}).json()["unknown"] == []
+    assert client.delete(path, headers=ALLOWED).json() == {"news_id": news_id}
+    assert client.get(path).status_code == 404
+
+
+def test_an_address_as_id_may_be_written_as_it_is(client):
+    body = {"news": [{"news_id": "https://x.org/a/1", "title": "x"}]}
+    assert client.post("/v1/news", json=body, headers=ALLOWED).status_code == 201
+    assert client.get("/v1/news/https://x.org/a/1").json()["title"] == "x"
+    assert len(ids(client.get("/v1/news/https://x.org/a/1/similar?k=2"))) == 2
+    assert client.delete("/v1/news/https://x.org/a/1", headers=ALLOWED).status_code == 200
+
+
 BAD = {
     "broken JSON": ("POST", "/v1/recommend", {"content": b'{"k": '}, 400),
     "bytes that are no text": ("POST", "/v1/recommend", {"content": b'{"history": ["\xff"]}'}, 400),
     "nesting without end": ("POST", "/v1/recommend", {"content": b"[" * 200_000}, 400),
     "number without end": ("POST", "/v1/recommend", {"content": b'{"k": ' + b"9" * 10_000 + b"}"}, 400),
-    "no JSON type": ("POST", "/v1/recommend", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 422),
+    "no JSON type": ("POST", "/v1/recommend", {"content": b"{}", "headers": {"content-type": "text/plain"}}, 415),
     "no body": ("POST", "/v1/recommend", {}, 422),
     "list for an object": ("POST", "/v1/recommend", {"json": []}, 422),
     "wrong type": ("POST", "/v1/recommend", {"json": {"k": "ten"}}, 422),
@@ -114,12 +157,7 @@ BAD = {
     "title of spaces": ("POST", "/v1/news", {"json": {"news": [{"title": "  "}]}, "headers": ALLOWED}, 422),
     "batch too long": ("POST", "/v1/news", {"json": {"news": [{"title": "x"}] * 101}, "headers": ALLOWED}, 422),
     "no news": ("POST", "/v1/news", {"json": {"news": []}, "headers": ALLOWED}, 422),
-    "id with a path": (
-        "POST",
-        "/v1/news",
-        {"json": {"news": [{"news_id": "../x", "title": "x"}]}, "headers": ALLOWED},
-        422,
-    ),
+    "empty id": ("POST", "/v1/news", {"json": {"news": [{"news_id": "", "title": "x"}]}, "headers": ALLOWED}, 422),
     "time without a zone": (
         "POST",
         "/v1/news",
@@ -176,6 +214,39 @@ def test_a_bad_request_gets_one_line_without_internals(client, name):
     assert len(detail) < 300
     assert not any(word in detail for word in ("Traceback", "/home", "/tmp", "site-packages", ".py", TOKEN))
     assert client.get("/v1/about").json()["news"] == 12
+
+
+MEANT = {
+    b'{"history": [{"headline": "x"}]}': "history.0.title: is missing; history.0.headline: there is no such field",
+    b'{"history": ["N1", 3]}': "history.1: should be the id of an article, or an object with its title",
+    b'{"history": [{"title": " "}]}': "history.0.title: must not be blank",
+    b'{"history": [""]}': "history.0: String should have at least 1 character",
+    b'{"history": [{"title": 3}]}': "history.0.title: Input should be a valid string",
+    b"[]": "The request body: should be a JSON object",
+    b"": "The request body: is missing",
+}
+
+
+@pytest.mark.parametrize("body", MEANT)
+def test_an_error_names_the_form_that_was_meant(client, body):
+    response = client.post("/v1/recommend", content=body, headers={"content-type": JSON})
+    assert (response.status_code, response.json()["detail"]) == (422, MEANT[body])
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}], ids=["none", "text"])
+def test_a_missing_content_type_is_named(client, headers):
+    response = client.post("/v1/recommend", content=b'{"k": 3}', headers=headers)
+    assert response.status_code == 415
+    assert response.json()["detail"] == "The header Content-Type: should be application/json"
+
+
+def test_head_answers_like_get_without_a_body(client):
+    for path in ("/", "/app.js", "/v1/about", "/healthz", "/v1/news/N1"):
+        got, headed = client.get(path), client.head(path)
+        assert (headed.status_code, headed.content) == (200, b"")
+        assert headed.headers["content-length"] == got.headers["content-length"]
+    assert client.head("/v1/news/X1").status_code == 404
+    assert client.head("/v1/recommend").status_code == 405
 
 
 def test_an_internal_error_is_not_shown_to_the_client(service, monkeypatch):

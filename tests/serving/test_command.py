@@ -11,6 +11,8 @@ import pytest
 import uvicorn
 
 from speedyfeed.cli.main import main
+from speedyfeed.pretrained import Recommender
+from speedyfeed.serving.connections import open_listeners
 from speedyfeed.serving.journal import Journal
 from tests import forked
 
@@ -56,7 +58,7 @@ def test_articles_acknowledged_before_kill_9_survive(run, tmp_path):
     try:
         assert call(f"{address}/v1/news/K4")["title"] == "title 4"
         assert call(f"{address}/v1/about")["news"] == 17
-        second = forked.run([sys.executable, "-m", "speedyfeed", "serve", run, "--data", tmp_path])
+        second = forked.run([sys.executable, "-m", "speedyfeed", "serve", run, "--data", tmp_path, "--port", "0"])
         assert second.returncode == 2
         assert "another process serves from it" in second.stderr
     finally:
@@ -77,15 +79,42 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     error = fails(capsys, tmp_path / "empty", "--port", free_port())
     assert "holds no recommender" in error
+    (tmp_path / "empty" / "recommender.json").write_text("{}")
+    assert "holds no recommender of this version" in fails(capsys, tmp_path / "empty", "--port", 0)
+    assert not (tmp_path / "empty.feed").exists()
     journal = Journal(tmp_path / "taken")
-    assert "another process" in fails(capsys, run, "--data", tmp_path / "taken")
+    assert "another process" in fails(capsys, run, "--data", tmp_path / "taken", "--port", 0)
     journal.close()
+
+
+def test_an_address_that_cannot_be_used_is_found_before_anything_is_loaded(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Recommender, "from_pretrained", lambda path: pytest.fail("loaded"))
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = fails(capsys, run, "--data", data, "--port", port)
+        assert error == (
+            f"speedyfeed: port {port}: another program listens on it; stop that program, or give another --port\n"
+        )
+    for host in ("no.such.host.invalid", "x" * 300, "8.8.8.8", "a..b"):
+        error = fails(capsys, run, "--data", data, "--port", 0, "--host", host)
+        assert error.startswith(f"speedyfeed: host '{host}': ")
+        assert error.count("\n") == 1
+    assert not data.exists()
+
+
+def test_all_addresses_of_a_host_get_the_same_port():
+    listeners = open_listeners("localhost", 0)
+    assert len({listener.getsockname()[1] for listener in listeners}) == 1
+    assert listeners[0].getsockname()[1] > 0
+    for listener in listeners:
+        listener.close()
 
 
 def test_the_data_folder_is_beside_a_link_not_beside_the_run_it_points_to(run, tmp_path, monkeypatch):
     link = tmp_path / "current"
     link.symlink_to(run)
-    monkeypatch.setattr(uvicorn.Server, "run", lambda server: None)
-    main(["serve", str(link)])
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)
+    main(["serve", str(link), "--port", "0"])
     assert (tmp_path / "current.feed" / "journal.sqlite").exists()
     assert not run.with_name(f"{run.name}.feed").exists()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from speedyfeed.pretrained import Recommender
+from speedyfeed.serving import feed as feed_module
 from speedyfeed.serving.feed import Feed, Query, open_feed
 from speedyfeed.serving.live_catalogue import GraphConfig, build_index
 from speedyfeed.serving.micro_batcher import MicroBatcher
@@ -148,4 +149,27 @@ def test_graphs_are_cached_for_the_next_start(run, tmp_path, graphs, monkeypatch
         monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # must not be called
     second = open_feed(run, tmp_path, batcher, graphs)
     assert ids(second.recommend(Query(history=HISTORY))) == ids(first.recommend(Query(history=HISTORY)))
+    batcher.close()
+
+
+def test_the_precision_is_measured_once_for_a_model_and_a_machine(run, another_run, tmp_path, monkeypatch):
+    trials = []
+    real = feed_module.choose_precision
+
+    def choose(name, device, trial, **options):
+        trials.append(name)
+        trial()
+        return real("bf16", device, trial)
+
+    monkeypatch.setattr(feed_module, "choose_precision", choose)
+    batcher = MicroBatcher()
+    for path, measured in ((run, 1), (run, 1), (another_run, 2), (another_run, 2)):
+        open_feed(path, tmp_path, batcher, precision="auto")
+        assert len(trials) == measured
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1000)
+    open_feed(another_run, tmp_path, batcher, precision="auto")
+    assert len(trials) == 3
+    (tmp_path / "precision.json").write_text("[")
+    open_feed(another_run, tmp_path, batcher, precision="auto")
+    assert len(trials) == 4
     batcher.close()

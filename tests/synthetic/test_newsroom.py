@@ -180,11 +180,11 @@ def test_progress_reaches_its_total(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"users": 0}, "users 0: expected 1 or more"),
+        ({"users": 0}, "users 0: expected a number from 1"),
         ({"users": 1}, "users 1: too few"),
         ({"news": 50}, "news 50: expected 72 or more"),
         ({"days": 2}, "days 2: expected 3 or more"),
-        ({"seed": -1}, "seed -1: expected 0 or more"),
+        ({"seed": -1}, "seed -1: expected a number from 0"),
         ({"shape": "huge"}, "shape 'huge': expected one of small, paper"),
         ({"format": "csv"}, "format 'csv': expected one of mind, parquet"),
     ],

@@ -215,10 +215,10 @@ def test_the_temperature_is_learned_when_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fallback_negatives_weight": -1.0}, "fallback_negatives_weight -1.0: expected 0 or more"),
-        ({"popularity_correction": math.nan}, "popularity_correction nan: expected 0 or more"),
-        ({"in_batch": 1.5}, "in_batch 1.5: expected a fraction, 0 to 1"),
-        ({"temperature": 0.0}, "temperature 0.0: expected more than 0"),
+        ({"fallback_negatives_weight": -1.0}, "fallback_negatives_weight -1.0: expected a number from 0"),
+        ({"popularity_correction": math.nan}, "popularity_correction nan: expected a number from 0"),
+        ({"in_batch": 1.5}, "in_batch 1.5: expected a number from 0 to 1"),
+        ({"temperature": 0.0}, "temperature 0.0: expected a number from 1e-06"),
     ],
 )
 def test_mistakes_in_the_settings_are_told(settings: dict[str, float], message: str) -> None:

@@ -1,5 +1,7 @@
 """What may befall a run: a clear stop, nothing half written, and it goes on from where it was."""
 
+import errno
+import json
 import os
 import shutil
 import signal
@@ -13,16 +15,19 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, UnwritableError
+from speedyfeed.files import FolderLock
 from speedyfeed.models.base import NewsModule
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import silent
 from speedyfeed.recipes import recipe
 from speedyfeed.training.checkpoint import checkpoints, newest_step
-from speedyfeed.training.loop import train
+from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.run_folder import start_run
+from speedyfeed.training.schedule import Progress
 from speedyfeed.training.trainer import Trainer
 from tests import forked
 
@@ -106,8 +111,74 @@ def test_the_command_stops_with_what_goes_on(store, tiny_encoder, tmp_path):
             time.sleep(0.05)
         process.terminate()
         said = process.communicate()[0]
-    assert process.returncode == 0
+    assert process.returncode == 128 + signal.SIGTERM
     assert f"stopped and saved; resume with: speedyfeed train {store.path} {tmp_path / 'run'} --resume" in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_is_no_success(store, tiny_encoder, tmp_path, monkeypatch, number, code, capsys):
+    def stopped(run, *_, **__):
+        return Outcome(progress=Progress(step=3), is_finished=False, signal=number)
+
+    monkeypatch.setattr("speedyfeed.cli.train.train", stopped)
+    with pytest.raises(SystemExit) as stop:
+        main(
+            ["train", str(store.path), str(tmp_path / "a run"), "--encoder", str(tiny_encoder), "--recipe", "tiny"]
+        )
+    assert stop.value.code == code
+    assert f"resume with: speedyfeed train {store.path} '{tmp_path / 'a run'}' --resume" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [UnwritableError("best", "full"), OSError(errno.ENOSPC, "full")], ids=["a", "b"])
+def test_after_a_full_disk_the_advice_is_the_command_that_works(
+    store, tiny_encoder, tmp_path, monkeypatch, capsys, error
+):
+    def full(run, *_, **__):
+        (run.path / "metrics.jsonl").write_text("")
+        raise error
+
+    monkeypatch.setattr("speedyfeed.cli.train.train", full)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(store.path), str(tmp_path / "run"), "--encoder", str(tiny_encoder), "--recipe", "tiny"])
+    assert stop.value.code == 2
+    line = capsys.readouterr().err
+    assert "cannot be written (full)" in line
+    assert line.endswith(f"then: speedyfeed train {store.path} {tmp_path / 'run'} --resume\n")
+
+
+def test_training_that_did_not_help_is_said(store, config, tmp_path, capsys):
+    chosen = replace(config, train=replace(config.train, steps=2, lr=0.0, encoder_lr=0.0))
+    outcome = train(start_run(tmp_path / "run", chosen, store), store)
+    assert outcome.best_is_initial
+    main(["train", str(store.path), str(tmp_path / "run"), "--resume"])
+    assert "the saved model is the initial one" in capsys.readouterr().out
+
+
+def test_without_validation_there_is_no_best_auc(store, config, tmp_path, capsys):
+    chosen = replace(config, train=replace(config.train, steps=1, validations=0))
+    run = start_run(tmp_path / "run", chosen, store)
+    assert not train(run, store).best_is_initial
+    main(["train", str(store.path), str(tmp_path / "run"), "--resume", "--json"])
+    assert json.loads(capsys.readouterr().out)["progress"]["best_auc"] is None
+    assert json.loads((run.path / "run.json").read_text())["best_auc"] is None
+
+
+def test_a_run_that_another_process_trains_is_refused_and_left_alone(store, config, tmp_path, capsys):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=0)), store)
+    lock = FolderLock(run.path)
+    with pytest.raises(InputError, match=f"process {os.getpid()} is writing it"):
+        train(run, store)
+    with pytest.raises(SystemExit):
+        main(["train", str(store.path), str(run.path), "--resume"])
+    assert f"speedyfeed: {run.path}: process {os.getpid()} is writing it" in capsys.readouterr().err
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        ".lock",
+        "document_frequencies.parquet",
+        "run.json",
+    ]
+    lock.release()
+    assert train(run, store).is_finished
+    assert not (run.path / ".lock").exists()
 
 
 def test_a_split_without_skipped_news_validates_nothing_and_keeps_the_end(

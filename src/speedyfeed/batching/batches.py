@@ -15,7 +15,7 @@ Shapes: B users, L clicks, N negatives, V all articles, M distinct articles, E e
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array, Ragged
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 BLOCK_USERS = 1024  # users sampled at a time; batches do not depend on it
 FIRST_CHUNK = 32  # users of a bucket counted first, doubled until enough; batches do not depend on it
@@ -66,12 +67,19 @@ class BatchConfig:
     prefetch: int = 8
     """Number of batches prepared ahead of the trainer."""
 
+    RANGES: ClassVar[Ranges] = {
+        "size": (0, MANY),
+        "max_clicks": (1, MANY),
+        "negatives": (1, 1_000_000),
+        "token_budget": (1, MANY),
+        "max_clicks_per_batch": (1, MANY),
+        "num_buckets": (1, 1000),
+        "prefetch": (1, 1_000_000),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
-        for name in ("max_clicks", "negatives", "token_budget", "num_buckets", "prefetch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.size < 0:
-            raise InputError(f"size {self.size}: expected 0 or more")
+        check_ranges(self)
         if self.max_clicks_per_batch < self.max_positions:
             raise InputError(
                 f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "

@@ -16,13 +16,14 @@ oldest such read of each article, its *debt*. Shapes: V all articles, E encoded,
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 Ids = NDArray[np.int32]
 Stamps = NDArray[np.int32]
@@ -46,9 +47,14 @@ class CacheConfig:
     """Deferred gradients of cached embeddings, on by default: the language model receives them when it encodes the
     article next. Without them it learns nothing from cached embeddings, as in the paper."""
 
+    RANGES: ClassVar[Ranges] = {
+        "gamma": (0, MANY),
+        "beta": (0, MANY),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
-        if self.gamma < 0 or not self.beta >= 0:
-            raise InputError(f"gamma {self.gamma}, beta {self.beta}: expected no negative number")
+        check_ranges(self)
         if self.draw not in ("news", "step"):
             raise InputError(f"draw {self.draw}: expected news or step")
         if self.dtype not in ("fp32", "bf16"):

@@ -5,6 +5,8 @@ Example: speedyfeed demo --out runs/demo
 
 import dataclasses
 import shutil
+import signal
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +62,8 @@ def run(arguments: Arguments) -> None:
     with progress_bars() as report:
         outcome = train(folder, store, report)
     if not outcome.is_finished:
-        print("stopped and saved; the same command resumes it")
-        return
+        print("stopped and saved; the same command resumes it", flush=True)
+        sys.exit(128 + (outcome.signal or signal.SIGTERM))
     finished = open_finished_run(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
         evaluated = evaluate_run(finished, data, report=report)

@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
 from speedyfeed.run_evaluation import (
     EvaluationData,
@@ -54,6 +55,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    if arguments.per_impression is not None:
+        require_no_folder(arguments.per_impression)
     finished = open_finished_run(arguments.run)
     with (
         progress_bars() as progress,

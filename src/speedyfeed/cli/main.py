@@ -6,6 +6,7 @@ imported, so that help is fast.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import logging
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
@@ -30,12 +32,24 @@ COMMANDS = {
     "rank": "write or check a leaderboard file",
     "recommend": "recommend articles to one user",
     "serve": "serve recommendations over HTTP, with a web page",
+    "check": "compare all files of a store or a run with their checksums",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake that the user can fix exits with code 2 and one line on stderr."""
-    command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        _main((sys.argv[1:] if argv is None else argv) or ["--help"])
+        sys.stdout.flush()
+    except KeyboardInterrupt:  # while modules are imported
+        _stopped()
+    except BrokenPipeError:  # whoever read the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the last flush would fail again
+        sys.exit(141)
+
+
+def _main(argv: Sequence[str]) -> None:
+    command, *rest = argv
     if command in ("-h", "--help"):
         print(_help())
     elif command == "--version":
@@ -56,6 +70,8 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
         module.run(arguments)
     except InputError as error:
         fail(str(error))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         # a full disk or a missing permission: the message of the system says which
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
@@ -63,8 +79,23 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly exit may wait for lost ranks
     except KeyboardInterrupt:
-        print("speedyfeed: stopped", file=sys.stderr)
-        sys.exit(130)
+        _stopped()
+    except Exception:
+        _blame_damage(arguments)
+        raise
+
+
+def _blame_damage(arguments: Any) -> None:
+    """Exit with one line if an unexpected error came from a damaged file of the command's stores and runs."""
+    from speedyfeed.cli.check import verify
+
+    for field in dataclasses.fields(arguments):
+        path = getattr(arguments, field.name)
+        if isinstance(path, Path) and path.is_dir():
+            try:
+                verify(path)
+            except InputError as error:
+                fail(str(error))
 
 
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
@@ -100,6 +131,11 @@ def list_commands(names: Mapping[str, str]) -> str:
     """Format commands and their descriptions, one per line."""
     width = max(map(len, names))
     return "\n".join(f"  {name:{width}}  {text}" for name, text in names.items())
+
+
+def _stopped() -> NoReturn:
+    print("speedyfeed: stopped", file=sys.stderr)
+    sys.exit(130)
 
 
 def fail(message: str) -> NoReturn:

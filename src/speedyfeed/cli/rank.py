@@ -21,6 +21,7 @@ from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
+from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
 from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
 
@@ -69,6 +70,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
+    require_no_folder(out)
     finished = open_finished_run(run)
     with (
         progress_bars() as report,

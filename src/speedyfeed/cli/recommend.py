@@ -11,6 +11,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from speedyfeed.errors import InputError
 from speedyfeed.run_evaluation import open_finished_run
 
 
@@ -29,6 +30,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    if arguments.k < 1:
+        raise InputError(f"k {arguments.k}: expected at least 1")
     model = open_finished_run(arguments.run).model
     history = [news_id for news_id in arguments.history.split(",") if news_id]
     found = model.recommend(history, k=arguments.k, user=arguments.user)

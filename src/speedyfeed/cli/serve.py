@@ -9,6 +9,7 @@ Example: speedyfeed serve runs/first --port 8000
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Arguments:
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""
     port: int = 8000
-    """TCP port to listen on, 0 to 65535."""
+    """TCP port to listen on, 1 to 65535; 0 takes any free one and prints it."""
     data: Path | None = None
     """Folder that stores added and removed articles, by default RUN.feed; one process at a time can use it."""
     precision: str = "auto"
@@ -45,8 +46,10 @@ def run(arguments: Arguments) -> None:
     try:
         import uvicorn
 
+        from speedyfeed.pretrained import CONFIG
         from speedyfeed.serving.app import build_app
-        from speedyfeed.serving.middleware import TOKEN_VARIABLE, WriteAccess
+        from speedyfeed.serving.connections import allow_files, connection_class, open_listeners
+        from speedyfeed.serving.middleware import TOKEN_VARIABLE, Limits, WriteAccess
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
@@ -56,22 +59,28 @@ def run(arguments: Arguments) -> None:
         raise InputError(
             f"{arguments.run}: no such folder; train a run with: speedyfeed train STORE {arguments.run}"
         )
+    if not (arguments.run / "model" / CONFIG).exists() and not (arguments.run / CONFIG).exists():
+        raise InputError(f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run")
+    listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
+    port = listeners[0].getsockname()[1]
     folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link
     data = arguments.data or folder.with_name(f"{folder.name}.feed")
+    is_new = not data.exists()
     service = Service(folder, data, precision=arguments.precision)
     write_access = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
     sys.setswitchinterval(SWITCH_SECONDS)
+    limits = Limits()
+    allow_files(2 * limits.max_connections)
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(service, write_access, allow_origins=arguments.allow_origins),
-            host=arguments.host,
-            port=arguments.port,
-            log_level="warning",
+            build_app(service, write_access, limits=limits, allow_origins=arguments.allow_origins),
+            http=connection_class(limits),
+            ws="none",
+            log_level="error",  # its warnings tell of clients' mistakes, one line for each
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
-            limit_concurrency=1000,
         )
     )
     failures: list[Exception] = []
@@ -80,7 +89,7 @@ def run(arguments: Arguments) -> None:
         try:
             opened = service.open()
             log.info("%d articles, model %s, loaded in %.1f s", opened.news, opened.model, opened.seconds)
-            log.info("serving at http://%s:%d/   stop with Ctrl-C", _browser_host(arguments.host), arguments.port)
+            log.info("serving at http://%s:%d/   stop with Ctrl-C", _browser_host(arguments.host), port)
         except Exception as error:
             failures.append(error)
             server.should_exit = True
@@ -90,11 +99,13 @@ def run(arguments: Arguments) -> None:
     opening = threading.Thread(target=open_service, daemon=True)
     opening.start()
     try:
-        server.run()
+        server.run(sockets=listeners)
     finally:
         opening.join()
         service.close()
     if failures:
+        if is_new:  # nothing can have been written before the run was loaded
+            shutil.rmtree(data, ignore_errors=True)
         raise failures[0]
 
 

@@ -7,7 +7,11 @@ There the same command resumes an interrupted run.
 """
 
 import dataclasses
+import errno
 import json
+import shlex
+import signal
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,7 +25,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, UnwritableError
 from speedyfeed.files import remove_folder
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
@@ -79,41 +83,68 @@ def defaults(rest: Sequence[str]) -> Arguments:
 def run(arguments: Arguments) -> None:
     with open_process_group() as group:
         store = open_store(arguments.store)
-        group.on_rank_0(lambda: _require_run(arguments, store))
+        is_new = group.on_rank_0(lambda: _require_run(arguments, store))
         with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
             try:
                 outcome = train(open_run(arguments.run), store, report, group=group)
-            except InputError:
-                if group.is_rank_0 and not (arguments.run / METRICS).exists():
+            except (InputError, OSError) as error:
+                if is_new and not (arguments.run / METRICS).exists():
                     remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again
+                elif problem := _full_disk(error, arguments.run):
+                    raise InputError(f"{problem}; make room, then: {_resume(arguments)}") from error
                 raise
-    if not group.is_rank_0:
-        return
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(outcome)))
-    else:
-        print_outcome(outcome, arguments)
+        if group.is_rank_0:
+            print_outcome(outcome, arguments)
+    if not outcome.is_finished:
+        sys.exit(128 + (outcome.signal or signal.SIGTERM))  # as a shell expects of a stopped command
 
 
-def _require_run(arguments: Arguments, store: Store) -> None:
-    """Make sure that the run folder exists: create it, or find the run to resume."""
+def _full_disk(error: Exception, run: Path) -> str | None:
+    """What could not be written because the disk is full; None for any other error."""
+    if isinstance(error, UnwritableError):
+        return error.problem
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{run}: cannot be written ({error.strerror})" if is_full and isinstance(error, OSError) else None
+
+
+def _resume(arguments: Arguments) -> str:
+    """Command that resumes the run."""
+    return f"speedyfeed train {shlex.join([str(arguments.store), str(arguments.run)])} --resume"
+
+
+def _require_run(arguments: Arguments, store: Store) -> bool:
+    """Make sure that the run folder exists: create it, or find the run to resume; return whether it is new."""
     if arguments.resume:
         if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
             raise InputError("--resume uses the settings the run was started with: leave out the other options")
         open_run(arguments.run)
-    elif not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
+        return False
+    if not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
         start_run(arguments.run, arguments.config, store)
+        return True
+    return False
 
 
 def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
     """Print how far the run came, and the next command."""
     progress = outcome.progress
+    if arguments.json:
+        facts = dataclasses.asdict(outcome)
+        facts["progress"]["best_auc"] = progress.best_auc or None  # 0 before the first validation
+        print(json.dumps(facts), flush=True)
+        return
     best = f", best validation AUC {progress.best_auc:.4f}" if progress.best_auc else ""
     print(
         f"{progress.step:,} steps, {progress.epochs:.2f} epochs, {progress.clicks:,} clicks in "
         f"{progress.seconds / 60:.1f} minutes{best}"
     )
+    if outcome.best_is_initial:
+        print(
+            "no validation was better than the initial one: the saved model is the initial one. Try more "
+            "--epochs, a lower --encoder-lr, or more clicks"
+        )
     if outcome.is_finished:
-        print(f"{arguments.run} is ready; next: speedyfeed evaluate {arguments.run} {arguments.store}")
+        command = shlex.join(["speedyfeed", "evaluate", str(arguments.run), str(arguments.store)])
+        print(f"{arguments.run} is ready; next: {command}", flush=True)
     else:
-        print(f"stopped and saved; resume with: speedyfeed train {arguments.store} {arguments.run} --resume")
+        print(f"stopped and saved; resume with: {_resume(arguments)}", flush=True)

@@ -7,13 +7,13 @@ A part of it, `TextFacts`, travels with every model trained on the store, so tha
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from speedyfeed.checksums import damaged, is_intact, seal, sha256
 from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
@@ -203,7 +203,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a store."""
-    write_json(folder / MANIFEST, manifest.to_json())
+    write_json(folder / MANIFEST, seal(manifest.to_json()))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -211,17 +211,29 @@ def read_manifest(path: Path) -> Manifest:
     try:
         value = json.loads((path / MANIFEST).read_text("utf-8"))
         version = value["store_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a store; make one with: speedyfeed prepare LOGS {path}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{path}: not a store; {_make_one(path)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path / MANIFEST, "remove the store and prepare the log again") from error
     if version != STORE_VERSION:
         raise InputError(
             f"{path}: found a store of version {version}, expected {STORE_VERSION}; remove it and prepare the log "
             "again"
         )
+    remedy = "remove the store and prepare the log again"
+    if not is_intact(value):
+        raise damaged(path / MANIFEST, remedy)
     try:
         return Manifest.from_json(value)
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path / MANIFEST}: is damaged; remove the store and prepare the log again") from error
+        raise damaged(path / MANIFEST, remedy) from error
+
+
+def _make_one(path: Path) -> str:
+    """Advice on how to make a store where there is none; one is not made over files of somebody else."""
+    is_taken = path.is_file() or (path.is_dir() and any(path.iterdir()))
+    folder = f"{path}-store" if is_taken else path
+    return f"{'it holds other files; ' if is_taken else ''}make one with: speedyfeed prepare LOGS {folder}"
 
 
 def file_facts(folder: Path) -> dict[str, FileFacts]:
@@ -231,9 +243,3 @@ def file_facts(folder: Path) -> dict[str, FileFacts]:
         file.relative_to(folder).as_posix(): FileFacts(bytes=file.stat().st_size, sha256=sha256(file))
         for file in files
     }
-
-
-def sha256(path: Path) -> str:
-    """Checksum of a file's contents."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """Prepared data on disk, opened but not loaded.
 
     manifest.json                 settings, checksums of the inputs, counts, size and checksum of every file
-    news.parquet                  news_id, category, subcategory, title; row i is article i + 1, train first
+    news.parquet                  news_id, category, subcategory, title, abstract; articles of train first
     document_frequencies.parquet  word, num_news: in how many train articles a word occurs (only when refined)
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
@@ -20,13 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from speedyfeed.data.manifest import Manifest, TextFacts, read_manifest, sha256
+from speedyfeed.checksums import damaged, sha256
+from speedyfeed.data.manifest import Manifest, TextFacts, read_manifest
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, open_array, open_ragged
 
 PAD_NEWS = 0
 DOCUMENT_FREQUENCIES = "document_frequencies.parquet"
 WORD_TOKENS = "word_tokens"
+VERIFIED_BYTES = 16 << 20
+"""Sum of the smallest files that are compared with their checksums whenever a store is opened: some 20 ms."""
+REMEDY = "remove the store and prepare the log again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +162,15 @@ class Store:
 
     def load_titles(self) -> pa.Table:
         """(news_id, category, subcategory, title) of articles 1, 2, ..."""
-        return pq.read_table(self.path / "news.parquet")
+        return pq.read_table(self.path / "news.parquet", columns=["news_id", "category", "subcategory", "title"])
+
+    def load_abstracts(self) -> list[str] | None:
+        """Abstracts of articles 1, 2, ...; None in a store that was prepared without them."""
+        file = self.path / "news.parquet"
+        if "abstract" not in pq.read_schema(file).names:
+            return None
+        abstracts: list[str] = pq.read_table(file, columns=["abstract"])["abstract"].to_pylist()
+        return abstracts
 
     def load_users(self) -> pa.Table:
         """(user_id) of each row of the train timelines."""
@@ -168,14 +180,15 @@ class Store:
         """(impression_id, user_id, time) of each impression of a valid, dev or test split."""
         return pq.read_table(self._split(split) / "impressions.parquet")
 
-    def verify(self) -> None:
-        """Compare every file with its checksum; reads all of them."""
-        for name, facts in self.manifest.files.items():
+    def verify(self, max_bytes: int | None = None) -> None:
+        """Compare every file with its checksum; with `max_bytes`, the smallest files up to that sum alone."""
+        num_bytes = 0
+        for name, facts in sorted(self.manifest.files.items(), key=lambda one: one[1].bytes):
+            num_bytes += facts.bytes
+            if max_bytes is not None and num_bytes > max_bytes:
+                return
             if sha256(self.path / name) != facts.sha256:
-                raise InputError(
-                    f"{self.path / name}: contents changed since it was prepared; remove the store and prepare it "
-                    "again"
-                )
+                raise damaged(self.path / name, REMEDY)
 
     def _split(self, split: str) -> Path:
         if split not in self.splits:
@@ -184,17 +197,16 @@ class Store:
 
 
 def open_store(path: Path) -> Store:
-    """Open a store of this version; every file must be there and have its size."""
+    """Open a store of this version; every file must be there and have its size, small ones their checksum."""
     manifest = read_manifest(path)
     for name, facts in manifest.files.items():
         file = path / name
         found = file.stat().st_size if file.exists() else None
         if found != facts.bytes:
-            raise InputError(
-                f"{file}: found {found or 'no'} bytes, expected {facts.bytes}; remove the store and prepare it "
-                "again"
-            )
-    return Store(path, manifest)
+            raise InputError(f"{file}: found {found or 'no'} bytes, expected {facts.bytes}; {REMEDY}")
+    store = Store(path, manifest)
+    store.verify(VERIFIED_BYTES)
+    return store
 
 
 def open_news(folder: Path) -> NewsTokens:

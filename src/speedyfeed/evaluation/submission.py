@@ -9,6 +9,7 @@ does), so lines are matched by position. Writing and checking stream: the text i
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,9 @@ def write_submission(path: Path, name: str, impression_ids: Sequence[str], score
     The same scores give the same bytes.
     """
     assert len(impression_ids) == len(scores), (len(impression_ids), len(scores))
+    if name == NAMES[0] and len(set(impression_ids)) < len(impression_ids):
+        twice, count = Counter(impression_ids).most_common(1)[0]
+        raise InputError(f"impression {twice}: is {count} times in the log, expected once; give each its own id")
     entry = zipfile.ZipInfo(name)  # dated 1980, whenever it is written
     entry.compress_type = zipfile.ZIP_DEFLATED
     with (
@@ -87,6 +91,8 @@ def check_submission(path: Path, log: Iterable[Shown] | None = None, name: str |
 
 def _check_lines(where: str, file: IO[bytes], log: Iterable[Shown] | None) -> int:
     number = 0
+    seen: set[bytes] = set()
+    may_repeat = where.endswith(NAMES[1])
     rest = None if log is None else iter(log)
     for number, line in enumerate(file, start=1):
         shown = None if rest is None else next(rest, None)
@@ -95,6 +101,10 @@ def _check_lines(where: str, file: IO[bytes], log: Iterable[Shown] | None) -> in
                 f"{where}:{number}: found {_quoted(line)} after the last impression, expected the end"
             )
         _check_line(f"{where}:{number}", line, shown)
+        key = line.split(b" ", 1)[0]
+        if key in seen and not may_repeat:
+            raise InputError(f"{where}:{number}: found impression {key.decode()} again, expected each once")
+        seen.add(key)
     if rest is not None and (missing := next(rest, None)) is not None:
         raise InputError(
             f"{where}:{number + 1}: found the end, expected impression {missing.impression_id} "

@@ -9,7 +9,7 @@ Shapes: M articles   K segments   W words per segment   E word width   D embeddi
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
+from speedyfeed.ranges import Ranges, check_ranges
 
 NUM_FIELDS = 3
 
@@ -42,6 +43,20 @@ class WordConfig:
     """Maximum length of a segment of raw text, in words."""
     dropout: float = 0.2
     """Dropout probability of word embeddings and of what is computed from them, in training."""
+
+    RANGES: ClassVar[Ranges] = {
+        "width": (1, 1 << 16),
+        "heads": (1, 1 << 16),
+        "window": (1, 1000),
+        "query_width": (1, 1 << 16),
+        "category_width": (1, 1 << 16),
+        "segment_length": (1, 1 << 16),
+        "dropout": (0, 1),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,4 +45,4 @@ def lookup_indices(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> N
     """Index of each name in `known`, counted from 1; 0 where it is unknown."""
     found = pc.index_in(names, value_set=pa.array(known, pa.string()))
     indices: NDArray[np.int64] = pc.add(pc.fill_null(pc.cast(found, pa.int64()), -1), 1).to_numpy()
-    return indices
+    return indices.copy()  # torch warns of arrays that it must not write to

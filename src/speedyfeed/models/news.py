@@ -12,7 +12,7 @@ Shapes: M articles   K segments   T tokens   H encoder width   D embedding width
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder, max_length
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.tokenizers import load_tokenizer, parse_encoder
 
 if TYPE_CHECKING:
@@ -78,6 +79,18 @@ class NewsEncoderConfig:
     """Recompute activations in the backward pass, for less memory and about a third more time."""
     backend: str = "auto"
     """Implementation of attention: auto, dense (slow reference), grouped, or varlen (CUDA)."""
+
+    RANGES: ClassVar[Ranges] = {
+        "dim": (0, 1 << 16),
+        "segment_length": (3, 1 << 16),
+        "train_layers": (0, 1000),
+        "frozen_gigabytes": (0, MANY),
+        "attention_dropout": (0, 1),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class NewsEncoder(NewsModule):

@@ -16,7 +16,7 @@ Shapes: B users   L clicks   P prefixes, L + 1   D embedding width   A heads
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import UserQuery
 from speedyfeed.models.id_maps import UNKNOWN
+from speedyfeed.ranges import Ranges, check_ranges
 
 UPDATE_GATE_BIAS = 2.0
 """Initial bias of a GRU's update gate: at each click, sigmoid(2) = 88% of the state is retained."""
@@ -55,9 +56,16 @@ class UserConfig:
     id_dropout: float = 0.5
     """Probability of hiding a user's id during training, so that unknown users are served well."""
 
+    RANGES: ClassVar[Ranges] = {
+        "heads": (1, 1 << 16),
+        "query_width": (1, 1 << 16),
+        "id_width": (1, 1 << 16),
+        "id_dropout": (0, 1),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
-        if not 0 <= self.id_dropout <= 1:
-            raise InputError(f"id_dropout {self.id_dropout}: expected a probability, 0 to 1")
+        check_ranges(self)
 
     @property
     def uses_user_ids(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import duckdb
 import ibis
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speedyfeed.errors import InputError
+from speedyfeed.ranges import Ranges, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,15 @@ class EngineConfig:
     """Gigabytes of memory the engine may use before it spills to disk."""
     threads: int = 0
     """Worker threads of the engine; 0 uses all cores."""
+
+    RANGES: ClassVar[Ranges] = {
+        "memory": (1, 1_000_000),
+        "threads": (0, 10_000),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 class Engine:

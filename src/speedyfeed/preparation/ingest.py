@@ -4,12 +4,14 @@ This is the only pass over the raw files. Batches are written as they are read.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import ibis
 import ibis.expr.types as ir
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ibis import _
 
@@ -17,6 +19,12 @@ from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.progress import Report, counted
+
+LATEST = datetime(2100, 1, 1)
+"""Time after which no impression can be; times in a wrong unit are later."""
+HEADER_TITLES = ("title", "headline")
+HEADER_IDS = ("id", "news", "article", "item")
+"""Words of a header line, in the columns of titles and of ids."""
 
 
 def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
@@ -30,6 +38,7 @@ def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
         for split in splits:
             split_row = 0
             for batch in counted(split.news(), report, f"read {split.name} articles"):
+                _check_news(batch, split, split_row)
                 numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
                 split_numbers = pa.array(range(split_row, split_row + batch.num_rows), pa.int64())
                 names = pa.repeat(pa.scalar(split.name), batch.num_rows)
@@ -45,10 +54,49 @@ def ingest_impressions(split: Split, path: Path, report: Report) -> int:
     row = 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in counted(split.impressions(), report, f"read {split.name} impressions"):
+            _check_impressions(batch, split, row)
             numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
             writer.write_batch(pa.record_batch([numbers, *batch.columns], schema=schema))
             row += batch.num_rows
     return row
+
+
+def _check_news(batch: pa.RecordBatch, split: Split, first_row: int) -> None:
+    """Refuse articles with a blank id, and a header line that was read as an article."""
+    _refuse_blank(batch["news_id"], "article", split, first_row)
+    if first_row == 0 and batch.num_rows:
+        news_id, title = (batch[name][0].as_py().strip().lower() for name in ("news_id", "title"))
+        if title in HEADER_TITLES and any(word in news_id for word in HEADER_IDS):
+            raise InputError(
+                f"{split.files[0]}: found the header {news_id!r} ... {title!r} as the first article, expected an "
+                "article; remove the header line"
+            )
+
+
+def _check_impressions(batch: pa.RecordBatch, split: Split, first_row: int) -> None:
+    """Refuse impressions with a blank id, and times that can only be in another unit."""
+    for name in ("impression_id", "user_id"):
+        _refuse_blank(batch[name], f"{name.removesuffix('_id')} of impression", split, first_row)
+    latest = pa.scalar(LATEST, pa.timestamp("us"))
+    row = pc.index(pc.greater(batch["time"], latest), True).as_py()
+    if row >= 0:
+        raise InputError(
+            f"{_files(split)}: found the time {batch['time'][row].cast(pa.string())} in impression "
+            f"{first_row + row + 1} of {split.name}, expected one up to {LATEST:%Y}; are these milliseconds?"
+        )
+
+
+def _refuse_blank(ids: pa.StringArray, kind: str, split: Split, first_row: int) -> None:
+    row = pc.index(pc.equal(pc.utf8_trim_whitespace(ids), ""), True).as_py()
+    if row >= 0:
+        raise InputError(
+            f"{_files(split)}: found a blank id in {kind} {first_row + row + 1} of {split.name}, expected a text; "
+            "fill it, or leave the row out"
+        )
+
+
+def _files(split: Split) -> str:
+    return ", ".join(str(file) for file in split.files[-1:])
 
 
 def number_news(engine: Engine, news: ir.Table, splits: Iterable[Split], first: ir.Table | None) -> ir.Table:

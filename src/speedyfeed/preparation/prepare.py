@@ -14,6 +14,7 @@ import ibis.expr.types as ir
 import pyarrow.parquet as pq
 from ibis import _
 
+from speedyfeed.checksums import sha256
 from speedyfeed.data.manifest import (
     Manifest,
     NewsCounts,
@@ -23,7 +24,6 @@ from speedyfeed.data.manifest import (
     StoreSettings,
     file_facts,
     read_manifest,
-    sha256,
     write_manifest,
 )
 from speedyfeed.data.reader_options import ReaderOptions
@@ -214,7 +214,7 @@ def _build(
     num_train = int(engine.load(numbers.agg(news=_.is_first.sum().fill_null(0)))["news"][0].as_py())
     numbered = news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first")
     texts = engine.save(first_paragraphs(numbered, rules.config.body_paragraphs).order_by("news"), "texts")
-    titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
+    titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title", "abstract"))
     pq.write_table(titles, folder / "news.parquet")
 
     tokenizers = {"news": tokenizer}
@@ -232,6 +232,12 @@ def _build(
     counts = _write_splits(engine, sources, ids, folder, report)
     if is_to_train:
         _require_users(logs, counts["train"])
+        if written.num_empty == len(titles):
+            fields = ", ".join(rules.config.fields)
+            raise InputError(
+                f"{logs.splits[0].files[0]}: none of {len(titles)} articles has a word in {fields}, expected "
+                "texts to learn from; check the columns, or give other --fields"
+            )
     news_counts = NewsCounts(
         read=num_rows,
         kept=len(titles),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import ibis.expr.types as ir
 import pyarrow as pa
@@ -23,6 +23,7 @@ from speedyfeed.preparation.engine import Engine
 from speedyfeed.preparation.long_texts import segments_of_long
 from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.progress import Report, counted, silent
+from speedyfeed.ranges import Ranges, check_ranges
 
 CHOSEN = "chosen-words"  # their name in the engine's scratch folder
 PLAIN = "plain-texts"
@@ -47,13 +48,17 @@ class TextConfig:
     body_paragraphs: int = 0
     """Maximum paragraphs of a body to read, from its start; 0 reads all. A line break ends a paragraph."""
 
+    RANGES: ClassVar[Ranges] = {
+        "segment_tokens": (1, 1 << 16),
+        "body_segments": (1, 10_000),
+        "body_paragraphs": (0, 1 << 31),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
+        check_ranges(self)
         if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
             raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
-        if self.body_segments < 1:
-            raise InputError(f"--body-segments {self.body_segments}: expected at least 1")
-        if self.body_paragraphs < 0:
-            raise InputError(f"--body-paragraphs {self.body_paragraphs}: expected 0 or more")
 
     @property
     def parts(self) -> tuple[int, ...]:

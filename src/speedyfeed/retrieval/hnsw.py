@@ -23,6 +23,7 @@ from usearch.compiled import MetricKind
 from usearch.index import BatchMatches
 from usearch.index import Index as Graph
 
+from speedyfeed.checksums import write_checksums
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.retrieval.index import FACTS, Embeddings, Ids, Neighbours
@@ -143,6 +144,7 @@ class HnswIndex:
             for number, graph in enumerate(self._graphs):
                 graph.save(partial / f"{number}.usearch")
             write_json(partial / FACTS, facts)
+            write_checksums(partial)
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from speedyfeed.checksums import write_checksums
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.ragged import open_array
 
@@ -117,6 +118,7 @@ class ExactIndex:
             np.save(partial / "ids.npy", self._ids)
             np.save(partial / "embeddings.npy", self._embeddings)
             write_json(partial / FACTS, {"kind": "exact"})
+            write_checksums(partial)
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -3,18 +3,23 @@
 import dataclasses
 import hashlib
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import numpy as np
 
+from speedyfeed.checksums import verify_checksums
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
 from speedyfeed.retrieval.index import FACTS, BuildIndex, Embeddings, ExactIndex, Ids, Index
 
+log = logging.getLogger(__name__)
+
 
 def open_index(folder: Path) -> Index:
     """Open the index that was saved in a folder, of whichever kind it is."""
+    verify_checksums(folder, "remove the folder to rebuild it")
     try:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         if facts["kind"] == "exact":
@@ -32,14 +37,28 @@ def cached_in(folder: Path) -> BuildIndex:
 
     def build(ids: Ids, embeddings: Embeddings) -> Index:
         path = folder / _fingerprint(ids, embeddings)
-        if path.exists():
-            return open_index(path)
-        index = HnswIndex.build(ids, embeddings)
-        shutil.rmtree(folder, ignore_errors=True)
-        index.save(path)
+        index = open_cached(path)
+        if index is None:
+            index = HnswIndex.build(ids, embeddings)
+            shutil.rmtree(folder, ignore_errors=True)
+            index.save(path)
         return index
 
     return build
+
+
+def open_cached(folder: Path) -> HnswIndex | None:
+    """Open an index that can be rebuilt: None where there is none; a damaged one is removed, and None too."""
+    if not folder.exists():
+        return None
+    try:
+        index = open_index(folder)
+        if isinstance(index, HnswIndex):
+            return index
+    except InputError as error:
+        log.warning("%s: cannot be opened and is rebuilt (%s)", folder, error)
+    shutil.rmtree(folder)
+    return None
 
 
 def _fingerprint(ids: Ids, embeddings: Embeddings) -> str:

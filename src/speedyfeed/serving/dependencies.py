@@ -5,6 +5,7 @@ build_app -> app.state.context (one ServingContext) -> Context, OpenFeed, WRITE_
 
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import unquote
 
 from fastapi import Depends, HTTPException, Path, Request, Security
 from fastapi.security import HTTPBearer
@@ -13,8 +14,6 @@ from speedyfeed.serving.feed import Feed
 from speedyfeed.serving.middleware import Metrics, WriteAccess
 from speedyfeed.serving.service import Service
 from speedyfeed.serving.worker_pool import WorkerPool
-
-NewsId = Annotated[str, Path(description="Id of the article.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +32,14 @@ class ServingContext:
         """End the threads once their work is done; the service stays open."""
         self.writes.close()
         self.reads.close()
+
+
+async def get_news_id(news_id: Annotated[str, Path(description="Id of the article, percent-encoded.")]) -> str:
+    """Id of the article in the path; `keep_ids_encoded` leaves the decoding to this."""
+    return unquote(news_id)
+
+
+NewsId = Annotated[str, Depends(get_news_id)]
 
 
 async def get_context(request: Request) -> ServingContext:

@@ -8,12 +8,13 @@ Shapes: L clicks of a history, K hits, V articles, D embedding width.
 """
 
 import hashlib
+import json
 import logging
 import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,19 +23,22 @@ import torch
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
+from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
-from speedyfeed.retrieval.storage import open_index
-from speedyfeed.runtime import Precision, choose_precision
+from speedyfeed.retrieval.storage import open_cached
+from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
-from speedyfeed.serving.micro_batcher import MicroBatcher, Text
+from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
 
 log = logging.getLogger(__name__)
 
 Embeddings = NDArray[np.float32]
 
+PRECISION = "precision.json"
+"""File that records the measured precision of encoding."""
 QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
 MAX_REASONS = 2
@@ -123,9 +127,13 @@ class Feed:
         self._model = model
         embeddings_VD = catalogue.embeddings_VD.numpy()
         news = [
-            News(news_id=news_id, title=title, category=category)
-            for news_id, title, category in zip(
-                catalogue.news_ids, catalogue.titles, catalogue.categories, strict=True
+            News(news_id=news_id, title=title, abstract=abstract, category=category)
+            for news_id, title, abstract, category in zip(
+                catalogue.news_ids,
+                catalogue.titles,
+                catalogue.abstracts or [""] * len(catalogue),
+                catalogue.categories,
+                strict=True,
             )
         ]
         self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)
@@ -287,17 +295,41 @@ def open_feed(
         )
     if model.catalogue is None:
         raise InputError(f"{run}: holds no articles to recommend; expected a run whose training has finished")
-    chosen = choose_precision(precision, torch.device("cpu"), model.news.trial_step(), seconds=1)
     fingerprint = _fingerprint(run)
+    chosen = _choose_precision(precision, model, fingerprint, cache / PRECISION)
     cached = cache / f"graphs-{fingerprint}"
-    if cached.is_dir():
-        index = open_index(cached)
-        assert isinstance(index, HnswIndex)
+    index = open_cached(cached)
+    if index is not None and len(index) == len(model.catalogue):
         return Feed(model, fingerprint, index, batcher, chosen)
     built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
     if built is not None:
+        shutil.rmtree(cached, ignore_errors=True)
         built.save(cached)
     return Feed(model, fingerprint, built, batcher, chosen)
+
+
+def _choose_precision(name: str, model: Recommender, fingerprint: str, measured: Path) -> Precision:
+    """Choose the precision of encoding; `auto` measures it once for each model and machine, and records it."""
+    device = torch.device("cpu")
+    catalogue = model.catalogue
+    assert catalogue is not None
+    if name != "auto":
+        return choose_precision(name, device, lambda: None)
+    key = [fingerprint, torch.__version__, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()]
+    with suppress(OSError, ValueError, KeyError, TypeError):  # then it is measured again
+        known = json.loads(measured.read_text("utf-8"))
+        if known["key"] == key and known["name"] in PRECISIONS:
+            log.info("precision %s: as measured at an earlier start", known["name"])
+            return Precision(name=known["name"], device=device, reason=str(known["reason"]))
+    texts = [(title, title, "") for title in catalogue.titles[:BATCH]] or [("An article", "", "")]
+
+    def encode() -> None:
+        model.encode_news(texts)
+
+    chosen = choose_precision(name, device, encode, seconds=1)
+    with suppress(OSError), new_file(measured) as partial:  # where nothing can be written, the next start measures
+        write_json(partial, {"key": key, "name": chosen.name, "reason": chosen.reason})
+    return chosen
 
 
 def remove_other_graphs(cache: Path, fingerprint: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fastapi import HTTPException, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -21,6 +21,10 @@ TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
 """Environment variable with the bearer token for writes."""
 UNTIMED_PATHS = ("/v1/reload",)
 """Paths whose answer may take longer than `Limits.seconds`."""
+NEWS_PATH = b"/v1/news/"
+"""Beginning of all paths that hold the id of an article."""
+HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
+"""Paths that are answered also while too many requests are in progress."""
 
 SECURITY_HEADERS = (
     (
@@ -39,14 +43,24 @@ SECURITY_HEADERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Limits of one request."""
+    """Limits of requests and connections."""
 
+    max_head: int = 64 << 10
+    """Maximum size of the address and headers in bytes."""
+    head_seconds: float = 10.0
+    """Maximum time in seconds until the headers are complete."""
     max_body: int = 4 << 20
     """Maximum size of the body in bytes."""
     body_seconds: float = 10.0
     """Maximum wait in seconds for the next part of the body."""
     seconds: float = 30.0
     """Maximum time in seconds until the answer is complete."""
+    close_seconds: float = 10.0
+    """Maximum time in seconds that a closed connection waits for its client to take the rest of an answer."""
+    max_requests: int = 500
+    """Maximum number of requests in progress; more are refused, except health checks."""
+    max_connections: int = 1000
+    """Maximum number of open connections; one more closes the one that has been idle longest."""
 
 
 class WriteAccess:
@@ -117,11 +131,13 @@ class RequestGuard:
         self._app = app
         self._limits = limits
         self._metrics = metrics
+        self._num_requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = keep_ids_encoded(scope)
         start = time.perf_counter()
         status = 0
 
@@ -133,7 +149,13 @@ class RequestGuard:
             await send(message)
 
         seconds = None if scope["path"] in UNTIMED_PATHS else self._limits.seconds
+        self._num_requests += 1
         try:
+            if (refusal := self._refuse(scope)) is not None:
+                await refusal(scope, receive, send_with_headers)
+                return
+            if scope["method"] == "HEAD":  # answered like GET; the server leaves the body out
+                scope = {**scope, "method": "GET"}
             async with asyncio.timeout(seconds):
                 await self._app(scope, _LimitedBody(receive, self._limits), send_with_headers)
         except Exception as error:
@@ -146,9 +168,25 @@ class RequestGuard:
                 answer = JSONResponse({"detail": "Something went wrong here; the log says what."}, 500)
             await answer(scope, receive, send_with_headers)
         finally:
-            route = getattr(scope.get("route"), "path", "") or "other"
+            self._num_requests -= 1
+            route = getattr(scope.get("route"), "path_format", "") or "other"
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - start)
+
+    def _refuse(self, scope: Scope) -> JSONResponse | None:
+        """Answer for a request that is refused by its head alone; None for all others."""
+        if self._num_requests > self._limits.max_requests and scope["path"] not in HEALTH_PATHS:
+            return JSONResponse({"detail": "Too many requests are in progress."}, 503, {"Retry-After": "1"})
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if any(value.isdigit() and int(value[:20]) > self._limits.max_body for value in lengths):
+            return JSONResponse({"detail": _too_long(self._limits)}, 413)
+        return None
+
+
+def keep_ids_encoded(scope: Scope) -> Scope:
+    """Route requests for an article by the path as it was sent: a %2F in an id separates no parts of the path."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return {**scope, "path": raw.decode("ascii")} if raw.startswith(NEWS_PATH) else scope
 
 
 class _LimitedBody:
@@ -171,8 +209,12 @@ class _LimitedBody:
         self._bytes += len(message.get("body", b""))
         self._is_complete = not message.get("more_body", False)
         if self._bytes > self._limits.max_body:
-            raise HTTPException(413, f"The request body is longer than {self._limits.max_body} bytes.")
+            raise HTTPException(413, _too_long(self._limits))
         return message
+
+
+def _too_long(limits: Limits) -> str:
+    return f"The request body is longer than {limits.max_body} bytes."
 
 
 def _caching(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -9,8 +9,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Route
 
-from speedyfeed.serving.schemas import Problem
+from speedyfeed.serving.schemas import CLICK_ID, CLICK_TEXT, Problem
 
+PLAIN_ERRORS = {
+    "missing": "is missing",
+    "extra_forbidden": "there is no such field",
+    "model_attributes_type": "should be a JSON object",
+    "model_type": "should be a JSON object",
+}
+"""Words for errors whose usual message speaks of the validator."""
+MAX_ERRORS = 3
+"""Errors named in one answer, at most."""
+MAX_FIELD = 60
+"""Characters of a field's name in an answer, at most: a client chooses the names of unknown fields."""
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -25,6 +36,7 @@ PROBLEMS = (
             400: "The request body is not valid JSON.",
             408: "The request body did not arrive in time.",
             413: "The request body is too long.",
+            415: "The content type of the request body is not application/json.",
             422: "The request does not have the form described here.",
         }
     )
@@ -45,13 +57,13 @@ def add_problem_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     routes = [route for router in routers for route in router.routes]
 
     @app.exception_handler(RequestValidationError)
-    async def answer_invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         errors = error.errors()
         if any(one["type"] == "json_invalid" for one in errors):
             return JSONResponse({"detail": "The request body is not valid JSON."}, 400)
-        first = errors[0]
-        field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("function-"))
-        return JSONResponse({"detail": f"{field}: {first['msg']}" if field else str(first["msg"])}, 422)
+        if any(one["type"] == "model_attributes_type" for one in errors) and not _is_json(request):
+            return JSONResponse({"detail": "The header Content-Type: should be application/json"}, 415)
+        return JSONResponse({"detail": "; ".join(map(_describe_error, errors[:MAX_ERRORS]))}, 422)
 
     @app.exception_handler(HTTPException)
     async def answer_refused(request: Request, error: HTTPException) -> JSONResponse:
@@ -60,6 +72,19 @@ def add_problem_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
             methods = {method for route in routes for method in _methods(route, request)}
             headers["Allow"] = ", ".join(sorted(methods))
         return JSONResponse({"detail": str(error.detail)}, error.status_code, headers)
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _describe_error(error: dict[str, Any]) -> str:
+    """Where the error is and what was expected there, such as `history.0.title: is missing`."""
+    parts = [str(part) for part in error["loc"][1:] if part not in (CLICK_ID, CLICK_TEXT)]
+    field = ".".join(part for part in parts if not part.startswith("function-"))[:MAX_FIELD]
+    text = PLAIN_ERRORS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    return f"{field or 'The request body'}: {text}"
 
 
 def _methods(route: BaseRoute, request: Request) -> set[str]:

@@ -5,7 +5,16 @@ import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+)
 
 from speedyfeed.serving.feed import Answer, MapPosition, Query, Ranked
 from speedyfeed.serving.journal import News
@@ -16,13 +25,13 @@ MAX_HISTORY = 200
 MAX_IDS = 1000
 MAX_BATCH = 100
 
-NewId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:~@+-]*$", max_length=128)]
-"""Id of an added article; needs no escaping in a URL path."""
-AnyId = Annotated[str, Field(min_length=1, max_length=128)]
-Title = Annotated[str, Field(min_length=1, max_length=500, pattern=r"\S")]
+Id = Annotated[str, Field(min_length=1, max_length=2000)]
+"""Id of an article: any text, as logs may hold it, such as an address."""
 Abstract = Annotated[str, Field(max_length=5_000)]
 Body = Annotated[str, Field(max_length=50_000)]
 Category = Annotated[str, Field(max_length=100)]
+CLICK_ID, CLICK_TEXT = "click-id", "click-text"
+"""Forms of a click; validation errors name the one that was meant."""
 Coordinates = Annotated[list[float], Field(min_length=2, max_length=2)]
 """x and y on the map of all articles, from -1 to 1."""
 
@@ -31,6 +40,17 @@ class _Body(BaseModel):
     """A request body: unknown fields, wrong types, NaN and Inf are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _kind_of_click(click: object) -> str | None:
+    """Which of the two forms of a click was meant."""
+    return CLICK_ID if isinstance(click, str) else CLICK_TEXT if isinstance(click, dict | TextBody) else None
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
 
 
 def _whole(number: object) -> object:
@@ -53,6 +73,9 @@ def _in_utc(time: datetime) -> datetime:
         raise ValueError("should be within the years 1 to 9999") from None
 
 
+Title = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": r"\S"}), AfterValidator(_not_blank)]
+
+
 class TextBody(_Body):
     """Text of an article that need not be in the catalogue."""
 
@@ -66,10 +89,20 @@ class TextBody(_Body):
         return self.title, self.abstract, self.body, self.category
 
 
+Click = Annotated[
+    Annotated[Id, Tag(CLICK_ID)] | Annotated[TextBody, Tag(CLICK_TEXT)],
+    Discriminator(
+        _kind_of_click,
+        custom_error_type="click_type",
+        custom_error_message="should be the id of an article, or an object with its title",
+    ),
+]
+
+
 class RecommendBody(_Body):
     """History of a user, and which articles to recommend."""
 
-    history: list[AnyId | TextBody] = Field(
+    history: list[Click] = Field(
         [],
         max_length=MAX_HISTORY,
         description="Clicks of the user, oldest first: ids of articles, or their texts. Empty for a new user.",
@@ -77,10 +110,10 @@ class RecommendBody(_Body):
     k: Annotated[int, BeforeValidator(_whole)] = Field(
         10, ge=1, le=MAX_K, description="Maximum number of articles in the answer."
     )
-    candidates: list[AnyId] | None = Field(
+    candidates: list[Id] | None = Field(
         None, max_length=MAX_IDS, description="Ids of the only articles to rank; null ranks all articles."
     )
-    exclude: list[AnyId] = Field(
+    exclude: list[Id] = Field(
         [], max_length=MAX_IDS, description="Ids of articles to leave out, besides those in the history."
     )
     categories: list[Category] = Field(
@@ -117,7 +150,7 @@ class RecommendBody(_Body):
 class NewsBody(TextBody):
     """An article to add; it replaces the article with the same id, if there is one."""
 
-    news_id: NewId | None = Field(None, description="Id of the article; generated if left out.")
+    news_id: Id | None = Field(None, description="Id of the article; generated if left out.")
     published: Annotated[AwareDatetime, BeforeValidator(_text), AfterValidator(_in_utc)] | None = Field(
         None,
         strict=False,

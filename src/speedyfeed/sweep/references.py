@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from speedyfeed.data.manifest import sha256
+from speedyfeed.checksums import sha256
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError

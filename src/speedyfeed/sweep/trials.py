@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Watch, train
@@ -51,6 +53,18 @@ class Limits:
     """Dev impressions in the validation sample that the best model is chosen by."""
     precision: str = "fp32"
     """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
+
+    RANGES: ClassVar[Ranges] = {
+        "epochs": (1, MANY),
+        "steps": (0, MANY),
+        "minutes": (0.001, MANY),
+        "validations": (0, MANY),
+        "validation_impressions": (1, MANY),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def limit(self, run: RunConfig) -> RunConfig:
         """The run within these limits; one without training steps, such as zero-shot, stays without."""

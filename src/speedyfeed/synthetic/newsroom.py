@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from speedyfeed.data.tables import NEWS
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.progress import Report, silent
+from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
 from speedyfeed.synthetic.audience import (
     DAY_SECONDS,
     Visits,
@@ -81,6 +82,17 @@ class SynthConfig:
     format: Literal["mind", "parquet"] = "mind"
     """Format of the files to write; only parquet has article bodies."""
 
+    RANGES: ClassVar[Ranges] = {
+        "users": (1, MANY),
+        "news": (1, MANY),
+        "days": (1, 10_000),
+        "seed": (0, MAX_SEED),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Newsroom:
@@ -116,8 +128,6 @@ def _choose_shape(config: SynthConfig) -> Shape:
         raise InputError(f"shape {config.shape!r}: expected one of {', '.join(SHAPES)}")
     if config.format not in SPLITS:
         raise InputError(f"format {config.format!r}: expected one of {', '.join(SPLITS)}")
-    if config.seed < 0:
-        raise InputError(f"seed {config.seed}: expected 0 or more")
     sizes = {"users": config.users, "news": config.news, "days": config.days}
     given = {name: size for name, size in sizes.items() if size is not None}
     shape = replace(SHAPES[config.shape], **given)

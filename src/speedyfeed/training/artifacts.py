@@ -4,17 +4,23 @@ Shapes: V all articles, D embedding width.
 """
 
 import torch
-from safetensors.torch import load_model
 
+from speedyfeed.checksums import verify_checksums
 from speedyfeed.data.store import Store
+from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.pretrained import WEIGHTS, Recommender
+from speedyfeed.pretrained import WEIGHTS, Recommender, load_weights
 from speedyfeed.progress import Report
 from speedyfeed.training.distributed.partition import encode_all
 from speedyfeed.training.distributed.process_group import ProcessGroup
-from speedyfeed.training.run_folder import RunFolder
+from speedyfeed.training.run_folder import AGAIN, RunFolder
+
+
+def best_name(step: int, alpha: float | None = None) -> str:
+    """Folder name of the best model: its step, and alpha where its weights are interpolated."""
+    return f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
 
 
 def save_best(run: RunFolder, model: Recommender, name: str) -> None:
@@ -44,8 +50,12 @@ def write_model(
 
 
 def _load_best(run: RunFolder, model: Recommender) -> None:
-    for best in run.best.glob("step-*"):
-        load_model(model, str(best / WEIGHTS))
+    found = list(run.best.glob("step-*"))
+    if run.facts.best_auc and not found:
+        raise InputError(f"{run.best}: the model that validated best is missing; {AGAIN}")
+    for best in found:
+        verify_checksums(best, AGAIN)
+        load_weights(model, best / WEIGHTS)
 
 
 def _write_model(
@@ -58,6 +68,7 @@ def _write_model(
         categories=titles["category"].to_pylist(),
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
+        abstracts=store.load_abstracts(),
         texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )
     with new_folder(run.model) as folder:

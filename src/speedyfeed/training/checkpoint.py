@@ -9,22 +9,28 @@ A checkpoint is written to a temporary folder and renamed when complete; no pick
 """
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, load_model, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speedyfeed.batching.loader import LoaderState
+from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder, write_json
-from speedyfeed.pretrained import WEIGHTS, Recommender
+from speedyfeed.pretrained import WEIGHTS, Recommender, load_weights
 from speedyfeed.training.metrics import MetricsFile
+from speedyfeed.training.run_folder import AGAIN
 from speedyfeed.training.schedule import Progress, Schedule
 from speedyfeed.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
 
 TRAINING = "training.safetensors"
 STATE = "state.json"
@@ -40,7 +46,7 @@ class Checkpointer:
     def restore(self) -> tuple[Progress, LoaderState | None]:
         """Load the newest checkpoint into the trainer; without one, the progress of a new run and no state."""
         trainer = self._trainer
-        step = int(trainer.group.broadcast(newest_step(self._folder)))
+        step = int(trainer.group.broadcast(trainer.group.on_rank_0(lambda: newest_intact_step(self._folder)) or 0))
         if step < 0:
             return Progress(), None
         restored = load_checkpoint(
@@ -108,6 +114,7 @@ def save_checkpoint(
         model.save_pretrained(partial / "model")
         save_file({name: value.contiguous() for name, value in tensors.items()}, partial / TRAINING)
         write_json(partial / STATE, {"progress": asdict(progress), "scaler": scaler.state_dict()})
+        write_checksums(partial, [TRAINING, STATE])
     return path
 
 
@@ -129,8 +136,11 @@ def load_checkpoint(
         raise InputError(
             f"{path}: not a checkpoint of this version; remove it to resume from the one before"
         ) from error
-    load_model(model, str(path / "model" / WEIGHTS))
-    tensors = load_file(path / TRAINING)
+    load_weights(model, path / "model" / WEIGHTS)
+    try:
+        tensors = load_file(path / TRAINING)
+    except SafetensorError as error:
+        raise damaged(path / TRAINING, "remove the checkpoint to resume from the one before") from error
     loss.load_state_dict(_part(tensors, "loss"))
     _load_optimizer(optimizer, _part(tensors, "optimizer"))
     if scaler.is_enabled():
@@ -150,7 +160,42 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 def newest_step(folder: Path) -> int:
     """Step of the newest checkpoint; -1 where there is none."""
     saved = checkpoints(folder)
-    return int(saved[-1].name.removeprefix("step-")) if saved else -1
+    return step_of(saved[-1]) if saved else -1
+
+
+def newest_intact_step(folder: Path) -> int:
+    """Step of the newest checkpoint whose files have their checksums; -1 where there is no checkpoint at all.
+
+    Damaged ones after it are removed, so that the run can write them again.
+    """
+    errors: dict[Path, InputError] = {}
+    for path in reversed(checkpoints(folder)):
+        try:
+            verify_checkpoint(path)
+        except InputError as error:
+            errors[path] = error
+            continue
+        for newer, reason in errors.items():
+            log.warning("%s; resuming from the checkpoint before it, %s", reason, path.name)
+            remove_folder(newer)
+        return step_of(path)
+    if errors:
+        raise InputError(f"no checkpoint is intact: {next(iter(errors.values()))}; {AGAIN}")
+    return -1
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Compare all files of a checkpoint with their checksums; an error names the first that differs."""
+    for folder, name in ((path, STATE), (path, TRAINING), (path / "model", WEIGHTS)):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder / name}: is missing, so this checkpoint cannot be used")
+    for folder in (path, path / "model"):
+        verify_checksums(folder, "this checkpoint cannot be used")
+
+
+def step_of(path: Path) -> int:
+    """Step at which a checkpoint was saved."""
+    return int(path.name.removeprefix("step-"))
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Settings of a training run: how long and how fast to learn, and the settings of all its parts."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
@@ -10,6 +10,7 @@ from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.models.users import UserConfig
+from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
 from speedyfeed.training.losses import LossConfig
 
 
@@ -57,22 +58,30 @@ class TrainConfig:
     seed: int = 0
     """Seed of all randomness: initial weights, order of users, negatives, cache lookups and dropout."""
 
+    RANGES: ClassVar[Ranges] = {
+        "epochs": (1, MANY),
+        "steps": (0, MANY),
+        "minutes": (0.001, MANY),
+        "encoder_lr": (0, 10),
+        "lr": (0, 10),
+        "warmup": (0, 0.999),
+        "weight_decay": (0, 100),
+        "clip": (0, 1e6),
+        "accumulate": (1, MANY),
+        "validations": (0, MANY),
+        "validation_impressions": (1, MANY),
+        "checkpoint_every": (1, MANY),
+        "max_checkpoints": (1, MANY),
+        "seed": (0, MAX_SEED),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
-        for name in ("epochs", "accumulate", "checkpoint_every", "max_checkpoints", "validation_impressions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.steps is not None and self.steps < 0:
-            raise InputError(f"steps {self.steps}: expected at least 0")
-        if not 0 <= self.warmup < 1:
-            raise InputError(f"warmup {self.warmup}: expected a fraction, 0 to below 1")
-        if not self.clip >= 0:
-            raise InputError(f"clip {self.clip}: expected 0 or more")
+        check_ranges(self)
         if self.schedule not in ("linear", "constant"):
             raise InputError(f"schedule {self.schedule}: expected linear or constant")
         if self.init not in ("means", "random"):
             raise InputError(f"init {self.init}: expected means or random")
-        if self.seed < 0:
-            raise InputError(f"seed {self.seed}: expected 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

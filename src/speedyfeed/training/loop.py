@@ -10,8 +10,9 @@ from time import perf_counter
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.data.store import Store
+from speedyfeed.files import FolderLock
 from speedyfeed.progress import Report, silent
-from speedyfeed.training.artifacts import write_model
+from speedyfeed.training.artifacts import best_name, write_model
 from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.metrics import Meter, MetricsFile
@@ -31,6 +32,10 @@ class Outcome:
     progress: Progress
     is_finished: bool
     """False if a signal stopped the run before its end; training it again continues from there."""
+    signal: int | None = None
+    """Number of the signal that stopped the run, where this process received it."""
+    best_is_initial: bool = False
+    """Whether no validation during training was better than the initial one, whose model was saved."""
 
 
 def train(
@@ -42,8 +47,18 @@ def train(
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
-    `watch` is called with every batch before it is learned from; its time is not counted.
+    `watch` is called with every batch before it is learned from; its time is not counted. A run that another
+    process trains is refused.
     """
+    lock = group.on_rank_0(lambda: FolderLock(run.path))
+    try:
+        return _train(run, store, report, group, watch)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _train(run: RunFolder, store: Store, report: Report, group: ProcessGroup, watch: Watch | None) -> Outcome:
     with Stop() as stop:
         trainer = Trainer(run, store, group)
         checkpointer = Checkpointer(trainer)
@@ -51,7 +66,7 @@ def train(
         _note_start(trainer, is_new=state is None)
         if group.any(run.model.exists()):
             best = progress.best_auc if run.facts.best_auc is None else run.facts.best_auc
-            return Outcome(progress=replace(progress, best_auc=best), is_finished=True)
+            return _finished(run, replace(progress, best_auc=best))
         resume_step = -1 if state is None else progress.step
         with (
             MetricsFile(run.path if group.is_rank_0 else None, resume_step=resume_step) as metrics,
@@ -68,15 +83,20 @@ def train(
                     loader.close()
                     validator.run_interpolated(schedule, stop)
             except Stopped:
-                return Outcome(progress=schedule.progress, is_finished=False)
+                return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
         if not schedule.is_done or group.any(stop.is_asked):
-            return Outcome(progress=schedule.progress, is_finished=False)
-        group.on_rank_0(lambda: run.note(best_auc=schedule.progress.best_auc))
+            return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
+        group.on_rank_0(lambda: run.note(best_auc=schedule.progress.best_auc or None))
         try:
             write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, group), group)
         except Stopped:
-            return Outcome(progress=schedule.progress, is_finished=False)
-    return Outcome(progress=schedule.progress, is_finished=True)
+            return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
+    return _finished(run, schedule.progress)
+
+
+def _finished(run: RunFolder, progress: Progress) -> Outcome:
+    best_is_initial = progress.step > 0 and (run.best / best_name(0)).exists()
+    return Outcome(progress=progress, is_finished=True, best_is_initial=best_is_initial)
 
 
 def _learn(

@@ -9,13 +9,14 @@ width.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from speedyfeed.encoding.central import dispatch
-from speedyfeed.errors import InputError
+from speedyfeed.ranges import Ranges, check_ranges
 
 MAX_LOGITS = 2**22
 """Maximum number of logits of the in-batch loss in memory; three such arrays take 50 MB."""
@@ -37,15 +38,16 @@ class LossConfig:
     learn_temperature: bool = False
     """Train the temperature, starting from the given value; off by default."""
 
+    RANGES: ClassVar[Ranges] = {
+        "fallback_negatives_weight": (0, 1e6),
+        "in_batch": (0, 1),
+        "popularity_correction": (0, 1e6),
+        "temperature": (1e-6, 1e6),
+    }
+    """Smallest and largest value of each number."""
+
     def __post_init__(self) -> None:
-        for name in ("fallback_negatives_weight", "popularity_correction"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise InputError(f"{name} {value}: expected 0 or more")
-        if not 0 <= self.in_batch <= 1:
-            raise InputError(f"in_batch {self.in_batch}: expected a fraction, 0 to 1")
-        if not self.temperature > 0:
-            raise InputError(f"temperature {self.temperature}: expected more than 0")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Self, TextIO
 from torch.utils.tensorboard import SummaryWriter
 
 from speedyfeed.batching.batches import Batch
+from speedyfeed.errors import InputError
 from speedyfeed.training.distributed.process_group import Traffic
 
 METRICS = "metrics.jsonl"
@@ -91,7 +92,7 @@ class MetricsFile:
         if folder is None:
             return
         path = folder / METRICS
-        lines = [(line, json.loads(line)) for line in _lines(path)]
+        lines = list(zip(_lines(path), _values(path), strict=True))
         retained = [
             line for line, values in lines if values["step"] <= resume_step and "interpolation_alpha" not in values
         ]
@@ -123,15 +124,28 @@ class MetricsFile:
 
 def load_rates(folder: Path) -> dict[str, float]:
     """Mean of every rate in the second half of the lines of a run, when the cache is warm."""
-    lines = [json.loads(line) for line in _lines(folder / METRICS)]
-    lines = [line for line in lines if "clicks_per_second" in line]
+    lines = [line for line in _values(folder / METRICS) if "clicks_per_second" in line]
     late = lines[len(lines) // 2 :]
     names = [name for name in lines[0] if all(name in line for line in late)] if lines else []
     return {name: sum(line[name] for line in late) / len(late) for name in names}
+
+
+def _values(path: Path) -> list[dict[str, float]]:
+    """Values of every complete line of a file of metrics."""
+    found: list[dict[str, float]] = []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            values = json.loads(line)
+            float(values["step"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}:{number}: is damaged; remove this line and resume") from error
+        found.append(values)
+    return found
 
 
 def _lines(path: Path) -> list[str]:
     """Complete lines of a file, without one that a kill cut short."""
     if not path.exists():
         return []
-    return [line for line in path.read_text("utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    text = path.read_text("utf-8", errors="replace")
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

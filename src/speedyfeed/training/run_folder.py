@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from speedyfeed import __version__
+from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
 from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError
@@ -27,6 +28,8 @@ from speedyfeed.files import new_folder, write_json
 from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
+AGAIN = "put it back from a copy, or train in another folder"
+"""Advice where a file is lost that only training makes."""
 RUN_VERSION = 2
 """Layout of run.json; runs of other layouts are refused."""
 
@@ -75,7 +78,7 @@ class RunFacts:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "RunFacts":
         """Facts from what `to_json` gave; KeyError, TypeError or ValueError where it did not."""
-        values = dict(values.items())
+        values = {name: value for name, value in values.items() if name != SEAL}
         if values.pop("run_version", None) != RUN_VERSION:
             raise ValueError("another run_version")
         precision = values["precision"]
@@ -111,7 +114,7 @@ class RunFolder:
         """Set some of the facts, and write run.json anew."""
         self.facts = dataclasses.replace(self.facts, **facts)
         partial = self.path / f"{RUN}.partial"
-        write_json(partial, self.facts.to_json())
+        write_json(partial, seal(self.facts.to_json()))
         partial.replace(self.path / RUN)
 
     def require_store(self, store: Store) -> None:
@@ -120,6 +123,11 @@ class RunFolder:
             raise InputError(
                 f"{store.path}: is not the store this run began with ({self.facts.store.path}), or was "
                 "prepared anew; give that one, or start another run"
+            )
+        copied = store.manifest.files.get(DOCUMENT_FREQUENCIES)
+        if copied is not None and sha256(self.document_frequencies) != copied.sha256:
+            raise damaged(
+                self.document_frequencies, f"copy it from the store: {store.path / DOCUMENT_FREQUENCIES}"
             )
 
 
@@ -133,7 +141,7 @@ def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
         text=store.text_facts,
     )
     with new_folder(path) as folder:
-        write_json(folder / RUN, facts.to_json())
+        write_json(folder / RUN, seal(facts.to_json()))
         if (store.path / DOCUMENT_FREQUENCIES).exists():
             shutil.copyfile(store.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
     return RunFolder(path, facts)
@@ -143,8 +151,13 @@ def open_run(path: Path) -> RunFolder:
     """Open an existing run folder."""
     try:
         values = json.loads((path / RUN).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        is_whole = is_intact(values)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path}: no run here; start one with: speedyfeed train STORE {path}") from error
+    except (ValueError, TypeError) as error:
+        raise damaged(path / RUN, AGAIN) from error
+    if not is_whole:
+        raise damaged(path / RUN, AGAIN)
     try:
         return RunFolder(path, RunFacts.from_json(values))
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -20,6 +20,8 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_asked = False
+        self.signal: int | None = None
+        """Number of the signal that was heard."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -45,6 +47,7 @@ class Stop:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.is_asked = True
+        self.signal = number
         self._restore()
 
     def _restore(self) -> None:

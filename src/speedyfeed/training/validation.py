@@ -5,10 +5,12 @@ initial validation --> validations between steps --> validations of interpolated
 
 from dataclasses import dataclass
 
+from speedyfeed.errors import InputError
 from speedyfeed.progress import Report
-from speedyfeed.training.artifacts import save_best
+from speedyfeed.training.artifacts import best_name, save_best
 from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import MetricsFile
+from speedyfeed.training.run_folder import AGAIN
 from speedyfeed.training.schedule import Schedule
 from speedyfeed.training.signals import Stop
 from speedyfeed.training.trainer import Trainer
@@ -55,8 +57,10 @@ class Validator:
     def run_interpolated(self, schedule: Schedule, stop: Stop) -> None:
         """Validate weights between the initial and the final ones, where the initial ones were saved."""
         run, group = self._trainer.run, self._trainer.group
-        if not schedule.progress.step or not group.any(run.initial_weights.exists()):
+        if not schedule.progress.step or not self._trainer.interpolates:
             return
+        if not group.any(run.initial_weights.exists()):
+            raise InputError(f"{run.initial_weights}: is missing; {AGAIN}")
 
         def validate(alpha: float) -> None:
             if group.any(stop.is_asked):
@@ -72,7 +76,7 @@ class Validator:
         self._metrics.write(progress.step, point.metrics())
         if progress.step and not auc > progress.best_auc:
             return
-        name = f"step-{progress.step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
+        name = best_name(progress.step, alpha)
         trainer = self._trainer
         trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name))
         schedule.record_best(auc)

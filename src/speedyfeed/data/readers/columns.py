@@ -1,6 +1,6 @@
 """Columns of a Parquet file, checked against a schema and cast to it, a few thousand rows at a time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> 
         if not file.metadata.num_rows:
             raise InputError(f"{path}: found no rows, expected at least one; export the table again")
         start = 0
-        for batch in file.iter_batches(BATCH_ROWS, columns=present):
+        for batch in read_batches(path, file, columns=present):
             columns = [_column(path, start, batch, field, defaults) for field in schema]
             yield pa.record_batch(columns, schema=schema)
             start += len(batch)
@@ -32,9 +32,27 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a Parquet file; any other file is an error."""
     try:
         return pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        found = str(error).splitlines()[0]
-        raise InputError(f"{path}: found {found!r}, expected a Parquet file; export the table again") from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # the file cannot be opened at all
+        raise _unreadable(path, error) from None
+
+
+def read_batches(
+    path: Path, file: pq.ParquetFile, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read an open Parquet file in batches; damage of any kind is an error that names the file."""
+    try:
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            batch.validate(full=True)  # text that is no UTF-8, offsets beyond the end
+            yield batch
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    found = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"{path}: found {found!r}, expected a whole Parquet file; export the table again")
 
 
 def _is_present(path: Path, field: pa.Field, found: pa.Schema, defaults: Mapping[str, Any]) -> bool:

@@ -28,8 +28,10 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 
 def split_name(folder: Path) -> str:
-    """Split that a folder is named after, aliases resolved (`validation/` is dev); else the folder's own name."""
-    return _ALIASES.get(folder.name, folder.name)
+    """Split that a folder is named after, in any case, aliases resolved (`Valid/` is dev); else its own name."""
+    name = folder.name.lower()
+    name = _ALIASES.get(name, name)
+    return name if name in SPLITS else folder.name
 
 
 def find_split_or_self(folder: Path) -> dict[str, Path]:

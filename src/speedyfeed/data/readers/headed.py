@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as pt
 
-from speedyfeed.data.readers.columns import BATCH_ROWS, open_parquet
+from speedyfeed.data.readers.columns import open_parquet, read_batches
 from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.errors import InputError
 
@@ -110,7 +110,7 @@ class HeadedTable:
 
     def _read_parquet(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         with open_parquet(self.path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            for batch in read_batches(self.path, file, columns):
                 yield pa.record_batch([_as_text(self.path, name, batch[name]) for name in columns], columns)
 
     def _read_csv(self, columns: list[str]) -> Iterator[pa.RecordBatch]:

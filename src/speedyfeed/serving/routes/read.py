@@ -44,16 +44,7 @@ async def recommend(body: RecommendBody, feed: OpenFeed, context: Context) -> Re
     return Response(text, media_type="application/json")
 
 
-@router.get("/v1/news/{news_id}", responses=NOT_FOUND)
-async def get_news(news_id: NewsId, feed: OpenFeed) -> NewsAnswer:
-    """Get one article by its id."""
-    row = feed.catalogue.row(news_id)
-    if row is None:
-        raise HTTPException(404, "No such article.")
-    return NewsAnswer.from_news(feed.catalogue.news(row), feed.map_positions(feed.catalogue.embeddings([row]))[0])
-
-
-@router.get("/v1/news/{news_id}/similar", responses=NOT_FOUND)
+@router.get("/v1/news/{news_id:path}/similar", responses=NOT_FOUND)
 async def similar(
     news_id: NewsId,
     feed: OpenFeed,
@@ -64,6 +55,16 @@ async def similar(
     if ranked is None:
         raise HTTPException(404, "No such article.")
     return ListAnswer(news=[RankedNews.from_ranked(one) for one in ranked])
+
+
+# After the route above, which it would match too: an id may hold slashes.
+@router.get("/v1/news/{news_id:path}", responses=NOT_FOUND)
+async def get_news(news_id: NewsId, feed: OpenFeed) -> NewsAnswer:
+    """Get one article by its id, in which a slash may be written as it is or as %2F."""
+    row = feed.catalogue.row(news_id)
+    if row is None:
+        raise HTTPException(404, "No such article.")
+    return NewsAnswer.from_news(feed.catalogue.news(row), feed.map_positions(feed.catalogue.embeddings([row]))[0])
 
 
 @router.get("/v1/map")

@@ -24,7 +24,7 @@ async def add_news(body: AddBody, _: OpenFeed, context: Context) -> AddAnswer:
     return AddAnswer(news_ids=[one.news_id for one in news])
 
 
-@router.delete("/v1/news/{news_id}", responses=NOT_FOUND)
+@router.delete("/v1/news/{news_id:path}", responses=NOT_FOUND)
 async def remove_news(news_id: NewsId, _: OpenFeed, context: Context) -> RemoveAnswer:
     """Remove an article for good: it stays removed after a restart and when another run is loaded."""
     if not await context.writes.run(lambda: context.service.remove(news_id)):

@@ -1,0 +1,69 @@
+"""Compare every file of a store or a run with the checksum it was written with, and name the first damaged one.
+
+Small files are compared whenever they are read; this reads the large ones as well.
+
+Example: speedyfeed check store/
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from speedyfeed.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    path: Annotated[Positional[Path], arg(metavar="STORE|RUN")]
+    """Folder of a prepared store, of a run, or of a saved recommender."""
+    json: bool = False
+    """Print the number of files and their size in bytes as one JSON object."""
+
+
+def run(arguments: Arguments) -> None:
+    if not verify(arguments.path):
+        raise InputError(f"{arguments.path}: neither a store nor a run nor a saved recommender; check the path")
+    sizes = [file.stat().st_size for file in arguments.path.rglob("*") if file.is_file()]
+    if arguments.json:
+        print(json.dumps({"files": len(sizes), "bytes": sum(sizes)}))
+    else:
+        print(f"{arguments.path}: {len(sizes):,} files, {sum(sizes) / 1e6:,.1f} MB, all intact")
+
+
+def verify(path: Path) -> bool:
+    """Verify all files of a store, a run or a saved recommender; False for any other folder."""
+    from speedyfeed.checksums import verify_checksums
+    from speedyfeed.data.manifest import MANIFEST
+    from speedyfeed.data.store import open_store
+    from speedyfeed.pretrained import CONFIG, remedy_for
+
+    if (path / MANIFEST).exists():
+        open_store(path).verify()
+    elif (path / "run.json").exists():
+        _verify_run(path)
+    elif (path / CONFIG).exists():
+        verify_checksums(path, remedy_for(path))
+    else:
+        return False
+    return True
+
+
+def _verify_run(path: Path) -> None:
+    from speedyfeed.checksums import verify_checksums
+    from speedyfeed.pretrained import remedy_for
+    from speedyfeed.training.checkpoint import checkpoints, verify_checkpoint
+    from speedyfeed.training.interpolation import load_initial
+    from speedyfeed.training.run_folder import AGAIN, open_run
+
+    run = open_run(path)
+    if run.initial_weights.exists():
+        load_initial(run.initial_weights)
+    for best in run.best.glob("step-*"):
+        verify_checksums(best, AGAIN)
+    if run.model.exists():
+        verify_checksums(run.model, remedy_for(run.model))
+    for checkpoint in checkpoints(run.checkpoints):
+        verify_checkpoint(checkpoint)

@@ -1,0 +1,211 @@
+"""Connections of clients that may be slow, silent or hostile: how long and how large a request head may be.
+
+    accepted --head complete--> request in progress --answered--> idle --next head complete--> ...
+       |                                                           |
+       +--- closed after `head_seconds` or above `max_head` -------+--- closed first when connections run out
+
+Once a request is in progress, the limits of `RequestGuard` apply. A connection that is being closed but whose
+client does not take the rest of the answer is cut off, so that no client can hold one open for ever.
+"""
+
+import asyncio
+import errno
+import socket
+import sys
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from speedyfeed.errors import InputError
+from speedyfeed.serving.middleware import Limits
+
+CHUNK_FRAME = 16
+"""Bytes that may surround each piece of a chunked body without counting as a head."""
+CHECKS_PER_LIMIT = 5
+"""Checks of a connection within its shortest time limit, so that it is exceeded by at most a fifth."""
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """An HTTP connection of uvicorn that enforces the limits of request heads and of connections."""
+
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_since: float | None = self.loop.time()  # when the wait for the rest of a head began
+        self._closing_since: float | None = None
+        self._last_seen = self.loop.time()
+        self._unparsed_bytes = 0  # received for a head, or around a body, that is not complete
+        self._is_too_long = self._is_refused = False
+        self._check: asyncio.TimerHandle | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is in progress."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection; if there are too many, the one that has been idle longest is closed."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections:
+            others = [one for one in self.connections if isinstance(one, LimitedConnection) and one is not self]
+            idle = [one for one in others if not one.is_answering and not one.transport.is_closing()]
+            if idle:
+                min(idle, key=lambda one: one._last_seen).transport.abort()
+        self._schedule_check()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection and its timers."""
+        if self._check is not None:
+            self._check.cancel()
+        self._unset_keepalive_if_required()  # the parent leaves it running after an error
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived; a head above the limit is answered with 431."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._last_seen = self.loop.time()
+        if self._head_since is None and not self.is_answering:
+            self._head_since = self._last_seen
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._unparsed_bytes > self.limits.max_head and not self._is_refused:
+            self._is_too_long = True
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Count and keep a part of the address."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count and keep a header, or a trailer after the body."""
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start to answer the request."""
+        self._head_since = None
+        self._unparsed_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Hand a part of the body to the application."""
+        self._unparsed_bytes = max(0, self._unparsed_bytes - len(body) - CHUNK_FRAME)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request; what comes next is the head of another one."""
+        self._head_since = None
+        self._unparsed_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a head that is no HTTP, or too long, in one line of JSON and close the connection."""
+        status, detail = HTTPStatus.BAD_REQUEST, "This is not a valid HTTP request."
+        if self._is_too_long:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            detail = f"Address and headers of the request are longer than {self.limits.max_head} bytes."
+        if not self.is_answering:  # otherwise this would end up inside another answer
+            body = f'{{"detail":"{detail}"}}'
+            self.transport.write(
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode("ascii")
+            )
+        self._is_refused = True
+        self.transport.write_eof()
+        # Closing at once, while the client still sends, would reset the connection before it reads the answer.
+        self.loop.call_later(min(1.0, self.limits.close_seconds), self.transport.close)
+
+    def _count(self, num_bytes: int) -> None:
+        """Add to the size of the head; above the limit the parser is stopped by an error."""
+        self._head_bytes += num_bytes
+        if self._head_bytes > self.limits.max_head:
+            self._is_too_long = True
+            raise ValueError("the head is too long")
+
+    def _schedule_check(self) -> None:
+        interval = min(self.limits.head_seconds, self.limits.close_seconds) / CHECKS_PER_LIMIT
+        self._check = self.loop.call_later(interval, self._check_time)
+
+    def _check_time(self) -> None:
+        """Close the connection if its head does not come, and cut it off if its client does not let it close."""
+        now = self.loop.time()
+        if self.transport.is_closing():
+            self._closing_since = now if self._closing_since is None else self._closing_since
+            if now - self._closing_since >= self.limits.close_seconds:
+                self.transport.abort()
+                return
+        elif self._head_since is not None and now - self._head_since >= self.limits.head_seconds:
+            self.transport.close()
+        self._schedule_check()
+
+
+def connection_class(limits: Limits) -> type[LimitedConnection]:
+    """Make the class of connections with these limits, for the `http` setting of uvicorn."""
+    return type("Connection", (LimitedConnection,), {"limits": limits})
+
+
+def allow_files(number: int) -> None:
+    """Raise the number of files and connections this process may have open to `number`, if that is allowed."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def open_listeners(host: str, port: int) -> list[socket.socket]:
+    """Listen on every address of `host`; port 0 takes a free one, the same for all."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"host {host!r}: no such address; give --host an address of this machine") from error
+    listeners: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            port = listeners[0].getsockname()[1] if listeners else port
+            listeners.append(_listen(family, (address[0], port, *address[2:])))
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise InputError(_cannot_listen(host, port, error)) from error
+    return listeners
+
+
+def _listen(family: int, address: tuple[Any, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # there it would let two programs share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port}: another program listens on it; stop that program, or give another --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"host {host!r}: is no address of this machine; give --host one of its own, such as 127.0.0.1"
+    if error.errno == errno.EACCES:
+        return f"port {port}: this user may not listen on it; give a --port from 1024 on"
+    return f"{host}, port {port}: cannot be listened on ({error.strerror}); give another --host or --port"

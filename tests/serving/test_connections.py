@@ -1,0 +1,181 @@
+"""Slow, silent and greedy clients of a real server."""
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from speedyfeed.serving.app import build_app
+from speedyfeed.serving.connections import connection_class
+from speedyfeed.serving.middleware import Limits, WriteAccess
+from speedyfeed.serving.service import Service
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+LIMITS = Limits(head_seconds=0.4, close_seconds=0.4, max_connections=20, max_requests=5)
+
+
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def server(request, tmp_path_factory):
+    """Port of a server that loads no run; health checks and refusals need none."""
+    service = Service(tmp_path_factory.mktemp("none"), tmp_path_factory.mktemp("data"))
+    app = build_app(service, WriteAccess(None, "127.0.0.1"), limits=LIMITS)
+
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.sleep(0.5)
+
+    @app.get("/large")
+    async def large() -> str:
+        return "x" * (32 << 20)
+
+    config = uvicorn.Config(
+        app, port=0, loop=request.param, http=connection_class(LIMITS), ws="none", log_level="critical"
+    )
+    made = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield listener.getsockname()[1]
+    made.should_exit = True
+    thread.join()
+    service.close()
+
+
+def open_connection(port):
+    return contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=20))
+
+
+def read_all(connection):
+    """Everything until the server closes; what a reset cuts off is lost."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(1 << 16):
+            received += part
+    return received
+
+
+def is_healthy(port):
+    with open_connection(port) as connection:
+        connection.sendall(GET + b"Connection: close\r\n\r\n")
+        return read_all(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\r\n", GET, GET + b"X-Half: "], ids=["nothing", "newline", "head", "half"]
+)
+def test_a_head_that_does_not_come_is_closed_in_time(server, sent):
+    with open_connection(server) as connection:
+        connection.sendall(sent)
+        start = time.monotonic()
+        assert read_all(connection) == b""
+        assert time.monotonic() - start < 5
+
+
+def test_bytes_that_trickle_in_gain_no_time(server):
+    with open_connection(server) as connection:
+        start = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - start < 5:
+                connection.sendall(b"\r\n")
+                time.sleep(0.05)
+        assert time.monotonic() - start < 5
+
+
+def test_a_second_head_on_the_same_connection_has_the_same_time(server):
+    with open_connection(server) as connection:
+        connection.sendall(GET + b"\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.sendall(GET)
+        start = time.monotonic()
+        read_all(connection)
+        assert time.monotonic() - start < 5
+
+
+def test_silent_connections_do_not_keep_others_out(server):
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(open_connection(server)) for _ in range(3 * LIMITS.max_connections)]
+        assert is_healthy(server)
+        assert silent[0].recv(1) == b""  # the oldest made room
+
+
+def test_requests_in_progress_do_not_keep_health_checks_out(server):
+    with contextlib.ExitStack() as stack:
+        busy = [stack.enter_context(open_connection(server)) for _ in range(LIMITS.max_requests)]
+        for connection in busy:
+            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        deadline = time.monotonic() + 10
+        refused = b""
+        while not refused.startswith(b"HTTP/1.1 503") and time.monotonic() < deadline:
+            with open_connection(server) as other:
+                other.sendall(b"GET /app.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                refused = read_all(other)
+            assert is_healthy(server)
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in refused
+
+
+HEADS = {
+    "one header": GET + b"X: " + b"x" * 70_000 + b"\r\n\r\n",
+    "many headers": GET + b"X: x\r\n" * 70_000 + b"\r\n",
+    "address": b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "without end": GET + b"X: " + b"x" * 5_000_000,
+    "after a body": b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"2\r\n{}\r\n0\r\nX: " + b"x" * 5_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_above_the_limit_is_refused(server, name):
+    with open_connection(server) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(HEADS[name])
+        answer = read_all(connection)
+    if name != "after a body":  # that one is answered for its missing content type, or cut off
+        assert answer.startswith(b"HTTP/1.1 431 "), answer
+        assert answer.endswith(b'{"detail":"Address and headers of the request are longer than 65536 bytes."}')
+    assert is_healthy(server)
+
+
+def test_a_head_below_the_limit_is_accepted(server):
+    with open_connection(server) as connection:
+        connection.sendall(GET + b"X: " + b"x" * 60_000 + b"\r\nConnection: close\r\n\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_no_http_is_refused_in_json(server):
+    with open_connection(server) as connection:
+        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b'{"detail":"This is not a valid HTTP request."}')
+
+
+def test_a_body_in_small_pieces_is_no_head(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server, timeout=20)
+    pieces = (b"{}" if number == 0 else b" " * 10 for number in range(20_000))
+    connection.request("POST", "/v1/recommend", pieces, {"content-type": "application/json"}, encode_chunked=True)
+    assert connection.getresponse().status == 503  # nothing is loaded
+    connection.close()
+
+
+def test_a_body_announced_above_the_limit_is_refused_at_once(server):
+    with open_connection(server) as connection:
+        start = time.monotonic()
+        connection.sendall(
+            b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 5000000\r\n\r\n"
+        )
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 413")
+        assert time.monotonic() - start < 5
+
+
+def test_a_client_that_takes_no_answer_is_cut_off(server):
+    with open_connection(server) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(1)
+        assert len(read_all(connection)) < 32 << 20
