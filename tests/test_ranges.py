@@ -64,7 +64,7 @@ def test_numbers_outside_the_range_are_refused(config, name):
     [
         ("--lr", "-1"),
         ("--lr", "nan"),
-        ("--clip", "0"),
+        ("--clip", "-1"),
         ("--minutes", "nan"),
         ("--validations", "-1"),
         ("--seed", "-1"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from speedyfeed.batching.batches import BatchConfig
+from speedyfeed.checksums import CHECKSUMS
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import CONFIG, Recommender
@@ -88,6 +89,7 @@ def test_the_limit_is_saved_with_the_model_and_absent_in_earlier_ones(model, tmp
     facts = json.loads((tmp_path / CONFIG).read_text("utf-8"))
     del facts["max_clicks"]
     (tmp_path / CONFIG).write_text(json.dumps(facts))
+    (tmp_path / CHECKSUMS).unlink()
     earlier = Recommender.from_pretrained(tmp_path)
     assert earlier.config.max_clicks is None
     assert not np.allclose(earlier.encode_user(HISTORY), model.encode_user(HISTORY))

@@ -102,7 +102,7 @@ def test_the_share_is_part_of_the_identity_of_a_store(logs, tmp_path):
 
 @pytest.mark.parametrize("share", [-0.1, 0.6])
 def test_a_wrong_share_is_refused(share):
-    with pytest.raises(InputError, match=r"expected a share from 0 to 0\.5"):
+    with pytest.raises(InputError, match=r"expected a number from 0 to 0\.5"):
         PrepareConfig(validation=share)
 
 

@@ -118,6 +118,7 @@ def test_requests_and_writes_during_a_swap_see_one_model_or_the_other(run, anoth
         return loop
 
     def write():
+        time.sleep(0.01)  # each reload encodes all of them
         news_id = f"W{len(written)}"
         service.add([News(news_id=news_id, title=f"title {news_id}")])
         written.append(news_id)

@@ -35,11 +35,15 @@ def test_a_blend_lies_on_the_line_from_start_to_end(tmp_path):
 @pytest.mark.parametrize("best_look", ["last", "interpolation_alpha", "start"])
 def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_look):
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4, validations=1)), store)
-    # The start has a true AUC; what is looked at then is the end, and the interpolates.
+    # What is validated: the start, the end, and the interpolates.
     aucs = iter(
-        {"last": [1.2, 1.1, 1.1, 1.1], "interpolation_alpha": [1.1, 1.1, 1.2, 1.15], "start": [0.0] * 4}[best_look]
+        {
+            "last": [1.0, 1.2, 1.1, 1.1, 1.1],
+            "interpolation_alpha": [1.0, 1.1, 1.1, 1.2, 1.15],
+            "start": [1.0, 0.0, 0.0, 0.0, 0.0],
+        }[best_look]
     )
-    monkeypatch.setattr(Trainer, "validate", lambda _: next(aucs))
+    monkeypatch.setattr(Trainer, "validate", lambda *_: next(aucs))
     outcome = train(run, store)
     kept = load_file(run.model / "model.safetensors")["news.projection.weight"]
     (saved,) = checkpoints(run.checkpoints)

@@ -181,12 +181,10 @@ def test_a_run_that_another_process_trains_is_refused_and_left_alone(store, conf
     assert not (run.path / ".lock").exists()
 
 
-def test_a_split_without_skipped_news_validates_nothing_and_keeps_the_end(
-    store, config, tmp_path, monkeypatch, caplog
-):
+def test_a_split_without_clicks_validates_nothing_and_keeps_the_end(store, config, tmp_path, monkeypatch, caplog):
     valid = store.impressions("valid")
-    clicked = replace(valid, labels=np.ones_like(valid.labels))
-    monkeypatch.setattr(type(store), "impressions", lambda self, split: clicked)
+    nothing = replace(valid, labels=np.zeros_like(valid.labels))
+    monkeypatch.setattr(type(store), "impressions", lambda self, split: nothing)
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4)), store)
     outcome = train(run, store)
     assert outcome.is_finished

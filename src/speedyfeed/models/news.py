@@ -86,6 +86,7 @@ class NewsEncoderConfig:
         "train_layers": (0, 1000),
         "frozen_gigabytes": (0, MANY),
         "attention_dropout": (0, 1),
+        "hidden_dropout": (0, 1),
     }
     """Smallest and largest value of each number."""
 

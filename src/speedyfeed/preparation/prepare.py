@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
@@ -40,6 +40,7 @@ from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, firs
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
+from speedyfeed.ranges import Ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,10 +64,8 @@ class PrepareConfig(TextConfig):
     none aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a
     validation split of its own keeps that one."""
 
-    def __post_init__(self) -> None:
-        TextConfig.__post_init__(self)
-        if self.validation is not None and not 0 <= self.validation <= 0.5:
-            raise InputError(f"--validation {self.validation}: expected a share from 0 to 0.5; correct it")
+    RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "validation": (0, 0.5)}
+    """Smallest and largest value of each number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

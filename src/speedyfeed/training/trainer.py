@@ -25,6 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
+from speedyfeed.progress import Report, silent
 from speedyfeed.random import Stream, random_bits
 from speedyfeed.runtime import PRECISIONS, Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
@@ -209,10 +210,12 @@ class Trainer:
         if self.interpolates:
             self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
 
-    def validate(self) -> float:
+    def validate(self, report: Report = silent) -> float:
         """AUC of the validation sample, as rank 0 measures it."""
         assert self.validation is not None
-        return self.group.broadcast(self.validation.measure(self.model, self.news, self.precision, self.group))
+        return self.group.broadcast(
+            self.validation.measure(self.model, self.news, self.precision, self.group, report)
+        )
 
     @property
     def interpolates(self) -> bool:

@@ -47,7 +47,9 @@ class Validator:
         """Initialize the model and validate it before the first step."""
         report(INITIAL, 0, 0)
         self._trainer.initialize()
-        self.run(schedule)
+        if self._trainer.validation is not None:
+            auc = self._trainer.validate(lambda _, done, total, note="": report(INITIAL, done, total, note))
+            self._record(schedule, auc)
 
     def run(self, schedule: Schedule) -> None:
         """Validate the model as it is; nothing happens in a run without validation."""

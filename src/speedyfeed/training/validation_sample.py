@@ -23,6 +23,7 @@ from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_depende
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import Recommender
+from speedyfeed.progress import Report, silent
 from speedyfeed.ragged import Ragged
 from speedyfeed.runtime import Precision
 from speedyfeed.training.config import TrainConfig
@@ -85,7 +86,12 @@ class ValidationSample:
         )
 
     def measure(
-        self, model: Recommender, news: PackedNews, precision: Precision, group: ProcessGroup = SINGLE_PROCESS
+        self,
+        model: Recommender,
+        news: PackedNews,
+        precision: Precision,
+        group: ProcessGroup = SINGLE_PROCESS,
+        report: Report = silent,
     ) -> float:
         """Mean AUC of the sample; ranks share the encoding, in the precision of training."""
         if model.news.is_user_dependent:
@@ -96,7 +102,7 @@ class ValidationSample:
             )
             return self._mean_auc(scores)
         with precision.autocast():
-            news_MD = encode_all(model.news, self.select(news), group)
+            news_MD = encode_all(model.news, self.select(news), group, report=report)
         return self.measure_encoded(model, news_MD)
 
     def select(self, news: PackedNews) -> PackedNews:

@@ -92,6 +92,7 @@ def assert_same_steps(ranks, alone):
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
+    calm = replace(calm, batch=replace(calm.batch, token_budget=3000 * world))
     alone = take_steps(SINGLE_PROCESS, tmp_path / "alone", calm, store, 20)
     ranks = run_ranks(world, lambda ranks: take_steps(ranks, tmp_path / "ranks", calm, store, 20))
     assert_same_steps(ranks, alone)
@@ -144,7 +145,7 @@ def test_ranks_and_one_process_agree_whatever_is_trained(name, store, calm, tmp_
     if name == "all cached":
         assert 0 in alone["fresh"]
     if name == "fewer users than ranks":
-        assert max(alone["users"]) == 1
+        assert alone["users"].count(1) > len(alone["users"]) / 2
 
 
 def test_every_host_holds_the_same_cache_once(store, calm, tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from speedyfeed.batching.sample import count_with_pool
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.training.checkpoint import checkpoints
@@ -29,7 +30,9 @@ def weights(run):
 
 
 def clicks_of_an_epoch(store, config):
-    return int(np.minimum(store.train.clicks.lengths, config.batch.max_clicks).sum())
+    """Clicks of the users who have a click with negatives of its own among their latest ones."""
+    lengths = np.minimum(store.train.clicks.lengths, config.batch.max_clicks)
+    return int(lengths[count_with_pool(store.train, store.train.clicks.offsets[1:] - lengths) > 0].sum())
 
 
 def stopping_at(step, rank):
