@@ -31,11 +31,13 @@ def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a Parquet file; any other file is an error."""
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        file.schema_arrow  # noqa: B018 read when it is first asked for
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise  # the file cannot be opened at all
         raise _unreadable(path, error) from None
+    return file
 
 
 def read_batches(
