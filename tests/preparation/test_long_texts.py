@@ -131,5 +131,5 @@ def test_a_store_of_first_paragraphs_holds_no_later_one(tmp_path):
     assert packed.tokens_T.tolist() == open_packed(store).tokens_T.tolist()
     with pytest.raises(InputError, match="prepared with body_paragraphs 1, asked for 0"):
         prepare(logs, tmp_path / "store", PrepareConfig(refine="long"))
-    with pytest.raises(InputError, match="--body-paragraphs -1: expected 0 or more"):
+    with pytest.raises(InputError, match="body_paragraphs -1: expected a number from 0"):
         TextConfig(body_paragraphs=-1)
