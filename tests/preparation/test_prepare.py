@@ -184,7 +184,7 @@ def test_a_damaged_store_is_refused(mind_logs, tmp_path):
     with pytest.raises(InputError, match="contents changed"):
         open_store(store.path).verify()
     labels.write_bytes(data[:-1])
-    with pytest.raises(InputError, match="prepare it again"):
+    with pytest.raises(InputError, match="prepare the log again"):
         open_store(store.path)
     labels.unlink()
     with pytest.raises(InputError, match="no bytes"):
