@@ -57,9 +57,7 @@ class Visits:
         return LIFE + self.time // SLOT_SECONDS
 
 
-def draw_visits(
-    world: World, *, num_users: int, days: int, shown_from: int, rng: np.random.Generator
-) -> Visits:
+def draw_visits(world: World, *, num_users: int, days: int, shown_from: int, rng: np.random.Generator) -> Visits:
     """Draw all visits of a block of users; those before second `shown_from` have clicks only."""
     tastes = draw_tastes(num_users, world.interests, rng)
     user, time, clicked_visit = _draw_times(draw_num_clicks(num_users, days, rng), days, rng)

@@ -3,11 +3,11 @@
 No text is read. Each rung ranks the dev impressions with what a reader of a certain skill would know:
 
     popularity       weight and age of an article, nothing of the user
-    sections         how often the user clicked the section written on an article; wrong and missing ones as they are
+    sections         how often the user clicked the section of an article, as published: some are wrong or missing
     true labels      tastes estimated from the history, with the true subtopic, entity and angle of every article
     best possible    the true tastes, and popularity
 
-The estimate is the mode of the posterior under the click model, found by damped Newton steps for all users at once.
+The estimate is the mode of the posterior under the click model, found by Newton's method for all users at once.
 """
 
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class Ladder:
 
 
 def count_sections(world: World, pages: Pages) -> Floats:
-    """Score each candidate by the share of its section in the user's history; one without a section by the mean."""
+    """Score each candidate by the share of its section in the user's history, or by the mean share."""
     num_sections = int(world.section.max()) + 1
     counts = np.full((len(pages.user), num_sections), SMOOTHING)
     row = np.repeat(np.arange(len(pages.user)), pages.history.lengths)

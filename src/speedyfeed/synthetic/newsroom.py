@@ -1,9 +1,10 @@
 """A newsroom with planted interests and a known best possible score, written as train, dev and test logs.
 
-Users have tastes for sections, subtopics, entities and angles, articles have words of theirs, and clicks follow taste,
-popularity and freshness. A model that uses the text can therefore learn what ids and sections cannot tell: dev comes
-after train and test after dev, when most articles are new and some of their words, too. Blocks of users and of articles are drawn, written and
-discarded, each from its own seed, so memory is bounded and time grows with the number of clicks.
+Users have tastes for sections, subtopics, entities and angles, articles have words of theirs, and clicks follow
+taste, popularity and freshness. A model that uses the text can therefore learn what ids and sections cannot
+tell: dev comes after train and test after dev, when most articles are new and some of their words, too. Blocks
+of users and of articles are drawn, written and discarded, each from its own seed, so memory is bounded and time
+grows with the number of clicks.
 """
 
 from collections.abc import Callable, Iterator
@@ -228,7 +229,8 @@ def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
         visits = draw_visits(world, num_users=num_users, days=shape.days, shown_from=shape.train_start, rng=rng)
         starts = (shape.train_start, shape.dev_start, shape.test_start, shape.end)
         train, dev, test = (
-            build_pages(visits, start=start, end=end, history_end=start, rng=rng) for start, end in pairwise(starts)
+            build_pages(visits, start=start, end=end, history_end=start, rng=rng)
+            for start, end in pairwise(starts)
         )
         yield _Block(first_user=first_user, visits=visits, train=train, dev=dev, test=test)
 

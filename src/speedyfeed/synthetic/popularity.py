@@ -64,8 +64,8 @@ def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floa
 def fit_weights(share: Floats, born: Ints, storyline: Ints, *, num_slots: int, appetite: Floats) -> Floats:
     """Fit weights with which the expected clicks of each article are proportional to `share`.
 
-    Expected clicks are weight x reach. The reach of a cell (slot, storyline) is the users' appetite for it relative
-    to all competing articles, which depends on the weights: a fixed point, found by damped iterations.
+    Expected clicks are weight x reach. The reach of a cell (slot, storyline) is the users' appetite for it
+    relative to all competing articles, which depends on the weights: a fixed point, found by damped iterations.
     """
     mass = np.zeros((num_slots, appetite.shape[1]))
     np.add.at(mass, (born, storyline), share)

@@ -1,7 +1,7 @@
 """Storylines of a synthetic newsroom: which person, place, team or company is in the news for what, and when.
 
-A storyline is a subtopic and an entity. An entity has storylines in subtopics of several sections, so who follows it
-reads across sections. A storyline is written about for some days, rests, and comes back; some entities appear only
+A storyline is a subtopic and an entity. An entity has storylines in several sections, so who follows it reads
+across sections. A storyline is written about for some days, rests, and comes back; some entities appear only
 after a part of the log, some leave before its end.
 
     storyline  0         1         2         3

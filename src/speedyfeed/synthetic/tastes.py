@@ -1,9 +1,9 @@
 """Tastes of the users of a synthetic newsroom: for sections, subtopics, entities and angles.
 
-A user has a few interests, drawn from a normal distribution. Each interest speaks for or against many subtopics, or
-many entities, whatever their sections: who likes tennis and baking may dislike markets and one mayor. So a short
-history tells much, and what goes together is learned from clicks, not from the meaning of words. Only the section is
-written on an article; all other parts show in its words alone.
+A user has a few interests, drawn from a normal distribution. Each interest speaks for or against many subtopics
+or entities, whatever their sections: who likes tennis and baking may dislike markets and one mayor. So a short
+history tells much, and what goes together is learned from clicks, not from the meaning of words. Only the
+section is written on an article; all other parts show in its words alone.
 """
 
 from dataclasses import dataclass

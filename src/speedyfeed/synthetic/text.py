@@ -1,12 +1,12 @@
 """Texts of a synthetic newsroom: titles, abstracts and bodies in readable English.
 
-A sentence is a template of the story's angle, whose gaps are filled with phrases of its subtopic, with one of the names
-of its entity, and with people, places and times that mean nothing:
+A sentence is a template of the story's angle, whose gaps are filled with phrases of its subtopic, with a name of
+its entity, and with people, places and times that mean nothing:
 
     Officials confirm that {subject} {predicate} {adjunct}
     Officials confirm that a cold snap closed the airport for two days near Calder Bay
 
-Of every list of phrases and templates the last third is used only for stories written after train. An abstract may have
+Of every list of phrases and templates the last third is used only for stories after train. An abstract may have
 an aside on another subtopic, which nobody clicks for. Titles and abstracts are written for every article, some 20
 microseconds each. A body joins sentences from a bank, so that hundreds of millions of words are affordable.
 """
@@ -32,7 +32,7 @@ BANK_SENTENCES = {"subtopic": 800, "angle": 60, "entity": 100}
 """Number of sentences in the bank for each subtopic, for each subtopic and angle, and for each entity."""
 BANK_SHARES = {"subtopic": 0.6, "angle": 0.2, "entity": 0.2}
 """Shares of the sentences of a body that come from each part of the bank."""
-FEWEST_SENTENCES, MEAN_SENTENCES = 3, 39.2
+FEWEST_SENTENCES, MEAN_SENTENCES = 3, 34.15
 """Minimum and mean number of sentences of a body."""
 
 T = TypeVar("T")
@@ -76,11 +76,11 @@ class Writer:
         self._bank = _Bank(self, lexicon, rng) if with_bodies else None
 
     def write_titles(self, stories: Stories, rng: np.random.Generator) -> list[str]:
-        """Write a title for each story, about 12 words."""
+        """Write a title for each story, about 13 words."""
         return self.write([self._lexicon.angles[angle].titles for angle in stories.angle], stories, rng)
 
     def write_abstracts(self, stories: Stories, rng: np.random.Generator) -> list[str]:
-        """Write an abstract of two sentences for each story, about 36 words."""
+        """Write an abstract of two sentences for each story, about 38 words."""
         angles = [self._lexicon.angles[angle] for angle in stories.angle]
         first = self.write([angle.leads for angle in angles], stories, rng)
         is_aside = rng.random(len(stories)) < SHARE_ASIDES
@@ -120,7 +120,10 @@ class Writer:
         own, names = lexicon.subtopics[subtopic], lexicon.names
         num_subtopics = len(lexicon.subtopics)
         other = (subtopic + 1 + int(draw[0] * (num_subtopics - 1))) % num_subtopics
-        noun, stride = draw[1], 2 * int(draw[2] * 5) + 1  # odd, so that three steps meet three nouns of an even number
+        noun, stride = (
+            draw[1],
+            2 * int(draw[2] * 5) + 1,
+        )  # odd: three steps meet three nouns
         words = []
         for gap, chance in zip(gaps, draw[3:], strict=False):
             if gap in names:

@@ -7,11 +7,12 @@ and a draw among them is one search in cumulative sums:
     storyline  7   7   30  7   12
     news       0   1   2   3   4
 
-A click is drawn from P(news | user, time), proportional to weight x exp(taste) x fade(age): an article is drawn by
-the taste for its storyline and accepted by that for its angle. The other articles of a visit are drawn from Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so
-an article is among them with probability 1 - exp(-SHOWN x Q), independently of the others. Given the candidates
-of a visit, the probability that an article is the clicked one is then proportional to P / (1 - exp(-SHOWN x Q)):
-the best possible score. Memory is a few numbers per article; a draw costs about half a microsecond.
+A click is drawn from P(news | user, time), proportional to weight x exp(taste) x fade(age): an article is drawn
+by the taste for its storyline and accepted by that for its angle. The other articles of a visit are drawn from
+Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so an article is among
+them with probability 1 - exp(-SHOWN x Q), independently of the others. Given the candidates of a visit, the
+probability that an article is the clicked one is then proportional to P / (1 - exp(-SHOWN x Q)): the best
+possible score. Memory is a few numbers per article; a draw costs about half a microsecond.
 """
 
 from dataclasses import dataclass
