@@ -84,7 +84,7 @@ class Shape:
 
 SHAPES = {
     "small": Shape(users=4000, news=3500, days=14, history_share=0.25, sharpness=0.5),
-    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.03),
+    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.06),
 }
 
 

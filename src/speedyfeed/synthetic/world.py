@@ -146,7 +146,8 @@ def build_world(
     order = np.lexsort((storyline, born))
     born, storyline = born[order], storyline[order]
     appetite = np.exp(tastes.storyline)
-    share = allow_for_repeats(long_tail(num_news, sharpness)[order], appetite, num_clicks)
+    angles = np.exp(tastes.angle)[:, np.arange(num_storylines) % storylines.num_angles]
+    share = allow_for_repeats(long_tail(num_news, sharpness)[order], appetite * angles, num_clicks)
     weight = fit_weights(share, born, storyline, num_slots=num_slots, appetite=appetite)
     is_top = order < TOP_SHARE * num_news
     return World(
