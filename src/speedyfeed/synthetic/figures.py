@@ -71,7 +71,7 @@ class Tally:
     def add_users(self, visits: Visits, train: Pages, dev: Pages, test: Pages) -> None:
         """Count a block of users: all their visits, and their part of each split."""
         self.clicks += np.bincount(visits.clicked, minlength=len(self.clicks))
-        by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.taste))
+        by_user = np.bincount(visits.user[visits.clicked_visit], minlength=len(visits.tastes))
         self.num_users += len(by_user)
         self.num_above_100 += int((by_user > 100).sum())
         self.num_above_150 += int((by_user > 150).sum())
@@ -85,7 +85,7 @@ class Tally:
         self.num_train_impressions += len(train.user)
         self.num_dev_impressions += len(dev.user)
         self.num_test_impressions += len(test.user)
-        best, popularity = score_pages(self.world, dev, visits.taste)
+        best, popularity = score_pages(self.world, dev, visits.tastes)
         aucs = auc_by_impression(dev, best)
         self.num_aucs += len(aucs)
         self.best_sum += float(aucs.sum())

@@ -1,14 +1,16 @@
 """A newsroom with planted interests and a known best possible score, written as train, dev and test logs.
 
-Users have latent tastes over subtopics, articles have words of their subtopic, and clicks follow taste,
-popularity and freshness. A model that uses the text can therefore learn what ids cannot tell: dev comes after
-train and test after dev, when most articles are new. Blocks of users and of articles are drawn, written and
-discarded, each from its own seed, so memory is bounded and time grows with the number of clicks.
+Users have tastes for sections, subtopics, entities and angles, articles have words of theirs, and clicks follow
+taste, popularity and freshness. A model that uses the text can therefore learn what ids and sections cannot
+tell: dev comes after train and test after dev, when most articles are new and some of their words, too. Blocks
+of users and of articles are drawn, written and discarded, each from its own seed, so memory is bounded and time
+grows with the number of clicks.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -24,16 +26,18 @@ from speedyfeed.synthetic.audience import (
     DAY_SECONDS,
     Visits,
     draw_num_clicks,
-    draw_tastes,
     draw_visits,
 )
 from speedyfeed.synthetic.figures import Figure, Tally
 from speedyfeed.synthetic.files import MindSplit, ParquetSplit, SplitWriter
+from speedyfeed.synthetic.ladder import Ladder, Rung
 from speedyfeed.synthetic.lexicon import load_lexicon
 from speedyfeed.synthetic.pages import Pages, build_pages
-from speedyfeed.synthetic.popularity import Ints
-from speedyfeed.synthetic.text import Writer
-from speedyfeed.synthetic.world import World, build_world, num_slots_of
+from speedyfeed.synthetic.popularity import LIFE, SLOT_SECONDS, Ints
+from speedyfeed.synthetic.storylines import build_storylines
+from speedyfeed.synthetic.tastes import draw_interests, draw_tastes
+from speedyfeed.synthetic.text import Stories, Writer
+from speedyfeed.synthetic.world import MISSING, World, build_world, num_slots_of
 
 SPLITS: dict[str, Callable[[Path], SplitWriter]] = {"mind": MindSplit, "parquet": ParquetSplit}
 USERS_PER_BLOCK = 8192
@@ -58,10 +62,30 @@ class Shape:
     """Exponent on the paper's click shares. A small newsroom cannot have their extremes; slightly above 1 makes up
     for articles whose lives are cut off by the ends of the log."""
 
+    @property
+    def end(self) -> int:
+        """Second at which the log ends."""
+        return self.days * DAY_SECONDS
+
+    @property
+    def train_start(self) -> int:
+        """Second at which train begins; clicks before it are histories only."""
+        return int(self.end * self.history_share)
+
+    @property
+    def test_start(self) -> int:
+        """Second at which dev ends and test begins."""
+        return self.end - DAY_SECONDS
+
+    @property
+    def dev_start(self) -> int:
+        """Second at which train ends and dev begins."""
+        return self.test_start - max(1, round(self.days * DEV_SHARE)) * DAY_SECONDS
+
 
 SHAPES = {
-    "small": Shape(users=3000, news=4000, days=14, history_share=0.25, sharpness=0.5),
-    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.03),
+    "small": Shape(users=4000, news=3500, days=14, history_share=0.25, sharpness=0.5),
+    "paper": Shape(users=4_720_192, news=1_202_576, days=123, history_share=0.0, sharpness=1.06),
 }
 
 
@@ -109,6 +133,8 @@ class Newsroom:
     """AUC on dev of the true preferences, the best possible in expectation."""
     popularity_auc: float
     """AUC on dev of popularity and freshness alone, which need no knowledge of the user."""
+    ladder: tuple[Rung, ...]
+    """AUCs on dev from chance to the best possible, on impressions of the first users of a large log."""
     figures: tuple[Figure, ...]
     """Figures of the log beside the paper's."""
 
@@ -142,19 +168,22 @@ def _choose_shape(config: SynthConfig) -> Shape:
 
 
 def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: Report) -> Newsroom:
-    lexicon = load_lexicon()
     rng = _rng(config.seed, 0)
+    storylines = build_storylines(load_lexicon(), days=shape.days, rng=rng)
+    interests = draw_interests(storylines, rng)
     world = build_world(
         num_news=shape.news,
         days=shape.days,
-        tastes=draw_tastes(SAMPLE_USERS, lexicon.topic, rng),
+        storylines=storylines,
+        interests=interests,
+        tastes=draw_tastes(SAMPLE_USERS, interests, rng),
         num_clicks=draw_num_clicks(SAMPLE_USERS, shape.days, rng),
         sharpness=shape.sharpness,
         rng=rng,
     )
     number = rng.permutation(shape.news)  # of the articles with ids N1, N2, ...: an id carries no information
     news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
-    tally = Tally.of(world)
+    tally, ladder = Tally.of(world), Ladder(world=world)
     with ExitStack() as stack:
         train, dev, test = (
             stack.enter_context(closing(SPLITS[config.format](folder / name))) for name in ("train", "dev", "test")
@@ -165,11 +194,12 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
             dev.write_pages(block.dev, block.first_user, news_ids)
             test.write_pages(block.test, block.first_user, news_ids)
             tally.add_users(block.visits, block.train, block.dev, block.test)
-            progress("write users", block.first_user + len(block.visits.taste), shape.users)
+            ladder.add_users(block.visits, block.dev, shape.dev_start)
+            progress("write users", block.first_user + len(block.visits.tastes), shape.users)
         if not (tally.num_train_impressions and tally.num_aucs and tally.num_test_impressions):
             raise InputError(f"users {shape.users}: too few for train, dev and test; raise --users")
         progress("write articles", 0, shape.news)
-        for numbers, news in _draw_news(world, number, config.seed, has_bodies=config.format == "parquet"):
+        for numbers, news in _draw_news(world, number, shape, config.seed, has_bodies=config.format == "parquet"):
             train.write_news(news.filter(pa.array(tally.in_train[numbers])))
             dev.write_news(news.filter(pa.array(tally.in_dev[numbers])))
             test.write_news(news.filter(pa.array(tally.in_test[numbers])))
@@ -185,6 +215,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         num_test_impressions=tally.num_test_impressions,
         best_auc=tally.best_auc,
         popularity_auc=tally.popularity_auc,
+        ladder=ladder.rungs(),
         figures=tally.figures(),
     )
 
@@ -202,42 +233,46 @@ class _Block:
 
 def _draw_blocks(world: World, shape: Shape, seed: int) -> Iterator[_Block]:
     """Draw all users, some thousands at a time."""
-    topic = load_lexicon().topic
-    end = shape.days * DAY_SECONDS
-    start = int(end * shape.history_share)
-    test_start = end - DAY_SECONDS
-    dev_start = test_start - max(1, round(shape.days * DEV_SHARE)) * DAY_SECONDS
     for block, first_user in enumerate(range(0, shape.users, USERS_PER_BLOCK)):
         rng = _rng(seed, 1, block)
         num_users = min(USERS_PER_BLOCK, shape.users - first_user)
-        visits = draw_visits(world, num_users=num_users, topic=topic, days=shape.days, shown_from=start, rng=rng)
-        yield _Block(
-            first_user=first_user,
-            visits=visits,
-            train=build_pages(visits, start=start, end=dev_start, history_end=start, rng=rng),
-            dev=build_pages(visits, start=dev_start, end=test_start, history_end=dev_start, rng=rng),
-            test=build_pages(visits, start=test_start, end=end, history_end=test_start, rng=rng),
+        visits = draw_visits(world, num_users=num_users, days=shape.days, shown_from=shape.train_start, rng=rng)
+        starts = (shape.train_start, shape.dev_start, shape.test_start, shape.end)
+        train, dev, test = (
+            build_pages(visits, start=start, end=end, history_end=start, rng=rng)
+            for start, end in pairwise(starts)
         )
+        yield _Block(first_user=first_user, visits=visits, train=train, dev=dev, test=test)
 
 
 def _draw_news(
-    world: World, number: Ints, seed: int, *, has_bodies: bool
+    world: World, number: Ints, shape: Shape, seed: int, *, has_bodies: bool
 ) -> Iterator[tuple[Ints, pa.RecordBatch]]:
     """Draw all articles in the order of their ids, some thousands at a time: their numbers and their rows."""
     lexicon = load_lexicon()
     writer = Writer(lexicon, _rng(seed, 2), with_bodies=has_bodies)
+    names = np.array([*lexicon.topics, ""], dtype=object)  # the last one is that of MISSING
+    assert MISSING == -1
     for block, first in enumerate(range(0, len(number), NEWS_PER_BLOCK)):
         rng = _rng(seed, 3, block)
         numbers = number[first : first + NEWS_PER_BLOCK]
-        subtopic = world.subtopic[numbers]
+        storyline = world.storyline[numbers]
+        stories = Stories(
+            subtopic=world.storylines.subtopic[storyline],
+            entity=world.storylines.entity[storyline],
+            angle=world.angle[numbers],
+            is_loud=world.is_loud[numbers],
+            is_late=world.born[numbers] >= LIFE + shape.dev_start // SLOT_SECONDS,
+            event=rng.random(len(numbers)),
+        )
         nothing = pa.repeat("", len(numbers))
         columns = [
             pa.array([f"N{first + place + 1}" for place in range(len(numbers))]),
-            pa.array([lexicon.topics[topic] for topic in lexicon.topic[subtopic]]),
+            pa.array(names[world.section[numbers]], pa.string()),
             nothing,
-            pa.array(writer.write_titles(subtopic, rng)),
-            pa.array(writer.write_abstracts(subtopic, rng)),
-            writer.write_bodies(subtopic, rng) if has_bodies else nothing,
+            pa.array(writer.write_titles(stories, rng)),
+            pa.array(writer.write_abstracts(stories, rng)),
+            writer.write_bodies(stories, rng) if has_bodies else nothing,
         ]
         yield numbers, pa.record_batch(columns, schema=NEWS)
 

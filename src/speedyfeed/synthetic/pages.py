@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.synthetic.audience import Visits
 from speedyfeed.synthetic.popularity import Floats, Ints
+from speedyfeed.synthetic.tastes import Tastes
 from speedyfeed.synthetic.world import World
 
 
@@ -51,7 +52,7 @@ def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: 
     shown = np.bincount(visit[order], minlength=len(chosen))[chosen]
 
     is_before = visits.time[visits.clicked_visit] < history_end
-    num_before = np.bincount(visits.user[visits.clicked_visit[is_before]], minlength=len(visits.taste))
+    num_before = np.bincount(visits.user[visits.clicked_visit[is_before]], minlength=len(visits.tastes))
     history = Ragged(values=visits.clicked[is_before], offsets=offsets_of(num_before))
     return Pages(
         user=visits.user[chosen],
@@ -63,11 +64,13 @@ def build_pages(visits: Visits, *, start: int, end: int, history_end: int, rng: 
     )
 
 
-def score_pages(world: World, pages: Pages, taste: Floats) -> tuple[Floats, Floats]:
-    """Best possible score of each candidate, and the best one for an unknown user."""
+def score_pages(world: World, pages: Pages, tastes: Tastes) -> tuple[Floats, Floats]:
+    """Best possible score of each candidate given `tastes`, and the best one for an unknown user."""
     news, row = pages.candidates.values, pages.row
     anyone = world.score(news, pages.slot[row])
-    return anyone + taste[pages.user[row], world.subtopic[news]], anyone
+    user = pages.user[row]
+    taste = tastes.storyline[user, world.storyline[news]] + tastes.angle[user, world.angle[news]]
+    return anyone + taste, anyone
 
 
 def auc_by_impression(pages: Pages, score: Floats) -> Floats:

@@ -61,14 +61,14 @@ def allow_for_repeats(share: Floats, appetite: Floats, num_clicks: Ints) -> Floa
     return np.interp(share, found, needed)
 
 
-def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, appetite: Floats) -> Floats:
+def fit_weights(share: Floats, born: Ints, storyline: Ints, *, num_slots: int, appetite: Floats) -> Floats:
     """Fit weights with which the expected clicks of each article are proportional to `share`.
 
-    Expected clicks are weight x reach. The reach of a cell (slot, subtopic) is the users' appetite for it relative
-    to all competing articles, which depends on the weights: a fixed point, found by damped iterations.
+    Expected clicks are weight x reach. The reach of a cell (slot, storyline) is the users' appetite for it
+    relative to all competing articles, which depends on the weights: a fixed point, found by damped iterations.
     """
     mass = np.zeros((num_slots, appetite.shape[1]))
-    np.add.at(mass, (born, subtopic), share)
+    np.add.at(mass, (born, storyline), share)
     correction = np.ones_like(mass)
     for _ in range(FIT_ROUNDS):
         living = np.zeros_like(mass)
@@ -82,5 +82,5 @@ def fit_weights(share: Floats, born: Ints, subtopic: Ints, *, num_slots: int, ap
             lived[: num_slots - age] += FADE_CLICKED[age]
         expected = correction * reach / lived
         correction *= np.sqrt(expected.mean() / expected)
-    weights: Floats = share * correction[born, subtopic]
+    weights: Floats = share * correction[born, storyline]
     return weights

@@ -1,22 +1,24 @@
-"""Articles of a synthetic newsroom: when each is published, its subtopic, who would click it and who is shown it.
+"""Articles of a synthetic newsroom: when each is published, what it is about, who would click it, who is shown it.
 
-Articles are numbered by (birth slot, subtopic), so those of one slot, or of one subtopic in it, are consecutive
+Articles are numbered by (birth slot, storyline), so those of one slot, or of one storyline in it, are consecutive
 and a draw among them is one search in cumulative sums:
 
-    slot      0         0         0      1         1
-    subtopic  football  football  music  football  wine
-    news      0         1         2      3         4
+    slot       0   0   0   1   1
+    storyline  7   7   30  7   12
+    news       0   1   2   3   4
 
-A click is drawn from P(news | user, time), proportional to weight x appetite x fade(age). The other articles of
-a visit are drawn from Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so
-an article is among them with probability 1 - exp(-SHOWN x Q), independently of the others. Given the candidates
-of a visit, the probability that an article is the clicked one is then proportional to P / (1 - exp(-SHOWN x Q)):
-the best possible score. Memory is a few numbers per article; a draw costs about half a microsecond.
+A click is drawn from P(news | user, time), proportional to weight x exp(taste) x fade(age): an article is drawn
+by the taste for its storyline and accepted by that for its angle. The other articles of a visit are drawn from
+Q(news | time), proportional to weight^EXPOSURE x a slower fade, Poisson(SHOWN) times, so an article is among
+them with probability 1 - exp(-SHOWN x Q), independently of the others. Given the candidates of a visit, the
+probability that an article is the clicked one is then proportional to P / (1 - exp(-SHOWN x Q)): the best
+possible score. Memory is a few numbers per article; a draw costs about half a microsecond.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from speedyfeed.synthetic.popularity import (
     FADE_CLICKED,
@@ -29,11 +31,21 @@ from speedyfeed.synthetic.popularity import (
     fit_weights,
     long_tail,
 )
+from speedyfeed.synthetic.storylines import Storylines
+from speedyfeed.synthetic.tastes import Interests, Tastes
 
 SHOWN = 15.0
 """Mean number of draws of articles shown with the clicked ones in a visit; repeats count once."""
 EXPOSURE = 0.9
 """Exponent of exposure: popular articles are shown more, but less than in proportion to their clicks."""
+MISSING = -1
+"""Section of an article that is published without one."""
+SHARE_WRONG, SHARE_MISSING = 0.1, 0.15
+"""Shares of the articles whose section is drawn at random, or missing."""
+TOP_SHARE, LOUD_TOP, LOUD_OTHERS = 0.2, 0.6, 0.1
+"""Share of the articles that are popular, and how many of these and of the others say so in their text."""
+ROWS_PER_DRAW = 16_384
+"""Number of clicks drawn at once, which bounds the memory of a draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,20 +54,37 @@ class World:
 
     born: Ints
     """Birth slot of each article, ascending."""
-    subtopic: Ints
-    """Subtopic of each article, ascending within a slot."""
+    storyline: Ints
+    """Storyline of each article, ascending within a slot."""
+    angle: Ints
+    """Angle from which each article tells its story."""
+    section: Ints
+    """Section each article is published in: mostly that of its storyline, else a wrong one or MISSING."""
+    is_loud: NDArray[np.bool_]
+    """Whether the text of each article says that many want to read it."""
     weight: Floats
     """Popularity of each article."""
     clicked: "CellDraw"
-    """Table of clicked articles, by subtopic."""
+    """Table of clicked articles, by storyline."""
     shown: "CellDraw"
-    """Table of shown articles, all subtopics together."""
+    """Table of shown articles, all storylines together."""
+    storylines: Storylines
+    interests: Interests
 
-    def draw_clicked(self, appetite: Floats, slot: Ints, rng: np.random.Generator) -> Ints:
-        """Draw one article per row, clicked by a user with the appetite (rows, subtopics) of that row."""
-        sums = (appetite * self.clicked.mass[slot]).cumsum(axis=1)
-        target = rng.random(len(slot)) * sums[:, -1]
-        return self.clicked.draw(slot, (sums <= target[:, None]).sum(axis=1), rng)
+    def draw_clicked(self, tastes: Tastes, user: Ints, slot: Ints, rng: np.random.Generator) -> Ints:
+        """Draw one article for each pair of a user, a row of `tastes`, and a slot."""
+        appetite = np.exp(tastes.storyline)
+        chance = np.exp(tastes.angle - tastes.angle.max(axis=1, keepdims=True))
+        news = np.empty_like(user)
+        waiting = np.arange(len(user))
+        while len(waiting):
+            rows = waiting[:ROWS_PER_DRAW]
+            sums = (appetite[user[rows]] * self.clicked.mass[slot[rows]]).cumsum(axis=1)
+            target = rng.random(len(rows)) * sums[:, -1]
+            news[rows] = self.clicked.draw(slot[rows], (sums <= target[:, None]).sum(axis=1), rng)
+            is_rejected = rng.random(len(rows)) >= chance[user[rows], self.angle[news[rows]]]
+            waiting = np.concatenate([rows[is_rejected], waiting[ROWS_PER_DRAW:]])
+        return news
 
     def draw_shown(self, slot: Ints, rng: np.random.Generator) -> Ints:
         """Draw one article per row, shown to any user."""
@@ -95,29 +124,53 @@ class CellDraw:
 
 
 def build_world(
-    *, num_news: int, days: int, tastes: Floats, num_clicks: Ints, sharpness: float, rng: np.random.Generator
+    *,
+    num_news: int,
+    days: int,
+    storylines: Storylines,
+    interests: Interests,
+    tastes: Tastes,
+    num_clicks: Ints,
+    sharpness: float,
+    rng: np.random.Generator,
 ) -> World:
     """Build the articles from LIFE slots before the log begins until the end of its last day.
 
-    `tastes` (users, subtopics) and `num_clicks` are of a sample of users that popularity is fitted to.
+    `tastes` and `num_clicks` are of a sample of users that popularity is fitted to.
     """
-    num_slots, num_subtopics = num_slots_of(days), tastes.shape[1]
+    num_slots, num_storylines = num_slots_of(days), len(storylines.subtopic)
     # Popular articles are distributed evenly, so that no slot gets many more of them than another.
     rounds = np.tile(np.arange(num_slots), (-(-num_news // num_slots), 1))
     born = rng.permuted(rounds, axis=1).ravel()[:num_news]
-    subtopic = rng.integers(num_subtopics, size=num_news)
-    order = np.lexsort((subtopic, born))
-    born, subtopic = born[order], subtopic[order]
-    appetite = np.exp(tastes)
-    share = allow_for_repeats(long_tail(num_news, sharpness)[order], appetite, num_clicks)
-    weight = fit_weights(share, born, subtopic, num_slots=num_slots, appetite=appetite)
+    storyline = storylines.draw(born, rng)
+    order = np.lexsort((storyline, born))
+    born, storyline = born[order], storyline[order]
+    appetite = np.exp(tastes.storyline)
+    angles = np.exp(tastes.angle)[:, np.arange(num_storylines) % storylines.num_angles]
+    share = allow_for_repeats(long_tail(num_news, sharpness)[order], appetite * angles, num_clicks)
+    weight = fit_weights(share, born, storyline, num_slots=num_slots, appetite=appetite)
+    is_top = order < TOP_SHARE * num_news
     return World(
         born=born,
-        subtopic=subtopic,
+        storyline=storyline,
+        angle=rng.integers(storylines.num_angles, size=num_news),
+        section=_draw_sections(storylines.section[storyline], rng),
+        is_loud=rng.random(num_news) < np.where(is_top, LOUD_TOP, LOUD_OTHERS),
         weight=weight,
-        clicked=_cell_draw(born, subtopic, weight, FADE_CLICKED, (num_slots, num_subtopics)),
+        clicked=_cell_draw(born, storyline, weight, FADE_CLICKED, (num_slots, num_storylines)),
         shown=_cell_draw(born, np.zeros_like(born), weight**EXPOSURE, FADE_SHOWN, (num_slots, 1)),
+        storylines=storylines,
+        interests=interests,
     )
+
+
+def _draw_sections(true: Ints, rng: np.random.Generator) -> Ints:
+    """Draw the section each article is published in."""
+    chance = rng.random(len(true))
+    anywhere = rng.integers(true.max() + 1, size=len(true))
+    section: Ints = np.where(chance < SHARE_WRONG, anywhere, true)
+    section[chance > 1 - SHARE_MISSING] = MISSING
+    return section
 
 
 def num_slots_of(days: int) -> int:
