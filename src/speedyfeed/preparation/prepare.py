@@ -205,14 +205,16 @@ def _build(
 ) -> _Built:
     """Write every file of a store but its manifest."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
-    for split in logs.splits:
-        ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report)
+    num_both = sum(
+        ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report) for split in logs.splits
+    )
     sources = _divide_splits(engine, logs, validation) if is_to_train else _sources(engine, logs)
     news = engine.open(engine.scratch / "news.parquet")
     in_train = timeline.referenced(engine.open(sources.files["train"])) if is_to_train else None
-    numbers = number_news(engine, news, logs.splits, in_train)
-    num_train = int(engine.load(numbers.agg(news=_.is_first.sum().fill_null(0)))["news"][0].as_py())
-    numbered = news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first")
+    numbers = number_news(engine, news, in_train)
+    totals = engine.load(numbers.agg(train=_.is_first.sum().fill_null(0), changed=_.is_changed.sum().fill_null(0)))
+    num_train = int(totals["train"][0].as_py())
+    numbered = news.drop("news_id").join(numbers, "row").drop("row", "is_first", "is_changed")
     texts = engine.save(first_paragraphs(numbered, rules.config.body_paragraphs).order_by("news"), "texts")
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title"))
     pq.write_table(titles, folder / "news.parquet")
@@ -229,7 +231,8 @@ def _build(
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
-    counts = _write_splits(engine, sources, ids, folder, report)
+    has_times = all(split.has_times for split in logs.splits)
+    counts = _write_splits(engine, sources, ids, folder, report, has_times=has_times)
     if is_to_train:
         _require_users(logs, counts["train"])
     news_counts = NewsCounts(
@@ -238,6 +241,7 @@ def _build(
         repeated=num_rows - len(titles),
         without_words=written.num_empty,
         in_train=num_train,
+        changed=int(totals["changed"][0].as_py()),
     )
     store_counts = StoreCounts(
         news=news_counts,
@@ -245,6 +249,7 @@ def _build(
         vocabulary_size=vocabulary_size,
         notes=tuple(note for split in logs.splits for note in split.notes()),
         set_aside=sources.set_aside,
+        clicked_and_skipped=num_both,
     )
     return _Built(counts=store_counts, written=written)
 
@@ -281,13 +286,13 @@ def _divide_splits(engine: Engine, logs: Logs, validation: float | None) -> _Sou
 
 
 def _write_splits(
-    engine: Engine, sources: _Sources, ids: ir.Table, folder: Path, report: Report
+    engine: Engine, sources: _Sources, ids: ir.Table, folder: Path, report: Report, *, has_times: bool
 ) -> dict[str, SplitCounts]:
     """Write every split; histories that the log does not give are the clicks of train before the split."""
     counts: dict[str, SplitCounts] = {}
     for name, source in sources.files.items():
         if name == "train":
-            counts[name] = write_timelines(engine, source, ids, folder / name, report)
+            counts[name] = write_timelines(engine, source, ids, folder / name, report, has_times=has_times)
             continue
         is_from_train = name == "valid" and sources.set_aside is not None
         before = sources.files.get("train") if is_from_train else sources.whole_train
