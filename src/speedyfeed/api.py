@@ -14,7 +14,7 @@ from speedyfeed.preparation import prepare as preparation
 from speedyfeed.preparation.prepare import PrepareConfig
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import Pool, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
@@ -78,15 +78,16 @@ def evaluate(
     data: str | Path | None = None,
     *,
     split: Literal["dev", "test"] | None = None,
-    pool: Literal["split", "day"] | None = None,
+    pool: Pool | None = None,
     exact: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
     `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
-    is no dev. Recall searches the candidates of the day or of the whole split (`pool`, by default day),
-    less those that the user has clicked before, with an HNSW index or, if `exact`, by scoring all of them.
+    is no dev. Recall searches a pool, less what the user has clicked before: the candidates of the day, those of
+    the split, or all articles; by default the day, or all articles in a log of clicks without impressions. It uses
+    an HNSW index or, if `exact`, scores all of them.
 
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean

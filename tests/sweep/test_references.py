@@ -68,6 +68,9 @@ def test_chance_retrieves_the_pool_less_the_history(shown, monkeypatch):
     assert found["auc"] == 0.5
     assert found["recall@1"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 3) / 3)
     assert found["recall@2"] == pytest.approx((1 + 1 + 2 / 3) / 3)
+    among_all = measure_chance(shown, ONE_DAY, num_all=50).metrics["recall@1"]  # of 50, less all of the history
+    num_own = [len(set(shown.histories[user].tolist())) for user in shown.users]
+    assert among_all == pytest.approx(np.mean([1 / (50 - own) for own in num_own]))
     days = np.array([0, 1, 1])  # 3 5; 1 3, less 1 for the first user
     assert measure_chance(shown, days).metrics["recall@1"] == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
     assert measure_chance(shown, ONE_DAY).metrics["ctr@1"] == pytest.approx((1 / 3 + 1 / 2 + 1 / 2) / 3)
