@@ -30,6 +30,7 @@ COMMANDS = {
     "rank": "write or check a leaderboard file",
     "recommend": "recommend articles to one user",
     "serve": "serve recommendations over HTTP, with a web page",
+    "doctor": "show versions, device, memory, precision and what is missing",
 }
 
 
