@@ -35,15 +35,23 @@ def synthesize(
 
 
 def prepare(
-    logs: str | Path, store: str | Path, config: PrepareConfig | None = None, *, progress: Progress = silent
+    logs: str | Path,
+    store: str | Path,
+    config: PrepareConfig | None = None,
+    *,
+    like: str | Path | None = None,
+    progress: Progress = silent,
 ) -> Store:
     """Refine and tokenize raw logs into a store that training maps; a store that is up to date is only opened.
+
+    With `like`, text rules and word vocabulary are those of an earlier store, so that its models can read it.
 
     >>> store = speedyfeed.prepare("MINDsmall", "store")
     >>> store.num_news, store.splits
     """
     config = config or PrepareConfig()
-    return preparation.prepare(Path(logs), Path(store), config, report=progress).store
+    earlier = None if like is None else Path(like)
+    return preparation.prepare(Path(logs), Path(store), config, report=progress, like=earlier).store
 
 
 def open_store(path: str | Path) -> Store:
@@ -55,12 +63,18 @@ def open_store(path: str | Path) -> Store:
 
 
 def train(
-    store: str | Path, run: str | Path, config: RunConfig | str = "speed-mini", *, progress: Progress = silent
+    store: str | Path,
+    run: str | Path,
+    config: RunConfig | str = "speed-mini",
+    *,
+    warm_start: str | Path | None = None,
+    progress: Progress = silent,
 ) -> Outcome:
     """Train a recommender on a store into a run folder; `config` is a `RunConfig` or the name of a recipe.
 
-    A run of the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint
-    and returns with `is_finished` False. A finished run holds the recommender:
+    `warm_start` is a finished run whose weights a new run begins with, as yesterday's on today's store. A run of
+    the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint and
+    returns with `is_finished` False. A finished run holds the recommender:
 
     >>> speedyfeed.train("store", "runs/first", "speed-mini").is_finished
     True
@@ -69,7 +83,10 @@ def train(
     """
     config = recipes.recipe(config) if isinstance(config, str) else config
     prepared, path = open_store(store), Path(run)
-    folder = open_run(path) if is_run_of(path, config, prepared) else start_run(path, config, prepared)
+    if is_run_of(path, config, prepared):
+        folder = open_run(path)
+    else:
+        folder = start_run(path, config, prepared, warm_start=None if warm_start is None else Path(warm_start))
     return loop.train(folder, prepared, progress)
 
 

@@ -24,6 +24,9 @@ class Arguments:
     lists all formats."""
     store: Annotated[Positional[Path], arg(metavar="STORE")]
     """Folder of the store to make; one that is up to date is left as it is."""
+    like: Path | None = None
+    """Earlier store whose text rules and word vocabulary are used, so that its models can read this one; leave out
+    the text options then."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
     engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False
@@ -32,7 +35,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     with progress_bars() as report:
-        prepared = prepare(arguments.logs, arguments.store, arguments.text, arguments.engine, report)
+        prepared = prepare(
+            arguments.logs, arguments.store, arguments.text, arguments.engine, report, like=arguments.like
+        )
     if arguments.json:
         print(json.dumps(summary(prepared.store)))
     else:

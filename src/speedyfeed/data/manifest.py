@@ -50,6 +50,8 @@ class StoreSettings:
     """Time at which dev begins, where it was asked for."""
     validation: float | None = None
     """Share of the train impressions that was to be set aside for validation; None for the default."""
+    like: str | None = None
+    """Checksum of the manifest of the store whose text rules were used; None where it made its own."""
 
     @property
     def reader_options(self) -> ReaderOptions:

@@ -6,15 +6,16 @@ with the log, and a store exists only once all of it is written.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
 from ibis import _
 
 from speedyfeed.data.manifest import (
+    MANIFEST,
     Manifest,
     NewsCounts,
     SetAside,
@@ -28,7 +29,7 @@ from speedyfeed.data.manifest import (
 )
 from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.data.readers import open_logs, open_split
-from speedyfeed.data.store import WORD_TOKENS, Store, open_store
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES, WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
@@ -40,6 +41,9 @@ from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, firs
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +87,14 @@ def prepare(
     config: PrepareConfig,
     engine_config: EngineConfig | None = None,
     report: Report = silent,
+    *,
+    like: Path | None = None,
 ) -> Prepared:
-    """Make the store of a log, or open it when it exists and is up to date."""
+    """Make the store of a log, or open it when it exists and is up to date.
+
+    With `like`, text rules, document frequencies and word vocabulary are those of that store, so that models
+    trained on it can read the new one.
+    """
     options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
     logs = open_logs(logs_path, config.format, options)
     if logs.options is None and options != ReaderOptions():
@@ -100,7 +110,8 @@ def prepare(
             f"{logs_path}: found --validation {config.validation} for a log with a validation split of its own, "
             "expected one of them; leave out the option"
         )
-    rules = TextRules(config=config)
+    earlier = None if like is None else open_store(like)
+    rules = TextRules(config=config) if earlier is None else _rules_of(earlier, config)
     return _prepare(
         logs,
         logs_path,
@@ -110,6 +121,7 @@ def prepare(
         report,
         is_to_train=True,
         validation=config.validation,
+        like=earlier,
     )
 
 
@@ -143,6 +155,7 @@ def _prepare(
     *,
     is_to_train: bool,
     validation: float | None = None,
+    like: Store | None = None,
 ) -> Prepared:
     from speedyfeed.tokenizers import checksum_of, load_tokenizer
 
@@ -162,7 +175,13 @@ def _prepare(
         split=logs.options.split if logs.options else None,
         dev_from=logs.options.dev_from if logs.options else None,
         validation=validation,
+        like=None if like is None else sha256(like.path / MANIFEST),
     )
+    if like is not None and settings.tokenizer != like.manifest.settings.tokenizer:
+        raise InputError(
+            f"{like.path}: found tokens of another {config.encoder} than the one installed, expected the same; "
+            "put that encoder back, or prepare without --like"
+        )
     inputs = _fingerprint(logs, logs_path, report)
     if store_path.is_dir() and any(store_path.iterdir()):
         _require_same_origin(store_path, settings, inputs)
@@ -171,7 +190,7 @@ def _prepare(
         scratch = folder / "scratch"
         scratch.mkdir()
         with open_engine(engine_config, scratch) as engine:
-            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation)
+            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation, like)
         shutil.rmtree(scratch)
         manifest = Manifest(
             settings=settings,
@@ -202,6 +221,7 @@ def _build(
     report: Report,
     is_to_train: bool,
     validation: float | None,
+    like: Store | None,
 ) -> _Built:
     """Write every file of a store but its manifest."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
@@ -222,10 +242,14 @@ def _build(
     tokenizers = {"news": tokenizer}
     vocabulary_size = None
     if is_to_train:
-        vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
-        vocabulary_size = len(vocabulary)
-        word_tokenizer = build_word_tokenizer(vocabulary)
-        word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+        if like is None:
+            vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
+            vocabulary_size = len(vocabulary)
+            word_tokenizer = build_word_tokenizer(vocabulary)
+            word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+        else:
+            vocabulary_size = like.manifest.counts.vocabulary_size
+            word_tokenizer = _copy_vocabulary(like, folder)
         tokenizers[WORD_TOKENS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
     num_measured = num_train if is_to_train else len(titles)
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
@@ -252,6 +276,32 @@ def _build(
         clicked_and_skipped=num_both,
     )
     return _Built(counts=store_counts, written=written)
+
+
+def _rules_of(earlier: Store, config: PrepareConfig) -> TextRules:
+    """Text rules of an earlier store; refused beside text options, which they would replace."""
+    changed = [field.name for field in fields(TextConfig) if getattr(config, field.name) != field.default]
+    if changed:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise InputError(
+            f"--like {earlier.path}: found {options} beside it, expected none of the text options: they are "
+            "those of that store; leave them out"
+        )
+    encoder = earlier.manifest.settings.encoder
+    document_frequencies = earlier.path / DOCUMENT_FREQUENCIES
+    return TextRules.of(earlier.text_facts, document_frequencies=document_frequencies, encoder=encoder)
+
+
+def _copy_vocabulary(like: Store, folder: Path) -> "PreTrainedTokenizerFast":
+    """Copy the word tokenizer and the document frequencies of a store, and load the tokenizer."""
+    from speedyfeed.tokenizers import load_tokenizer
+
+    (folder / WORD_TOKENS).mkdir()
+    for file in sorted(like.word_tokenizer.glob("*.json")):
+        shutil.copyfile(file, folder / WORD_TOKENS / file.name)
+    if (like.path / DOCUMENT_FREQUENCIES).exists():
+        shutil.copyfile(like.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
+    return load_tokenizer(str(folder / WORD_TOKENS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -419,12 +419,11 @@ def test_a_line_longer_than_a_block_is_refused(log, monkeypatch):
         assert "items.csv:3: found a row of more than 100 bytes, expected a shorter one" in found
 
 
-def test_a_long_line_is_read(log, news_rows):
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_long_line_is_read(log, news_rows, kind):
     text = "snow " * 100_000
-    train, _ = log(items=f"item_id,title\nN1,{text}\nN2,Rain\n")
-    assert [row["title"] for row in news_rows(train)] == [text, "Rain"]
-    item = json.dumps({"id": "N1", "title": text})
-    train, _ = log(items=item + "\n", names=("articles.jsonl", "clicks.csv"))
+    items = {"csv": f"item_id,title\nN1,{text}\n", "jsonl": json.dumps({"id": "N1", "title": text}) + "\n"}
+    train, _ = log(items=items[kind], names=(f"items.{kind}", "interactions.csv"))
     assert [row["title"] for row in news_rows(train)] == [text]
 
 
