@@ -2,12 +2,12 @@
 
 import pytest
 
-from speedyfeed.cli.main import main
 from speedyfeed.cli.prepare import print_summary, summary
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
 from speedyfeed.preparation.text import TextConfig, TextRules
+from tests.cli.test_main import fails
 
 ITEMS = "page,title\nN1,Cats sleep\nN2,Dogs run\nN3,Birds sing\n"
 CLICKS = ["U7,N1", "U7,N2", "U8,N1", "U7,N9", "U7,N3", "U8,N3", "U8,N2", "U9,N2", "U9,N2"]
@@ -103,10 +103,7 @@ def test_a_broken_table_is_one_line_exit_code_2_and_nothing_written(mistake, log
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after, 1))
-    with pytest.raises(SystemExit) as stop:
-        main(["prepare", str(logs), str(tmp_path / "out" / "store"), "--columns", "item=page"])
-    assert stop.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    line = fails(capsys, "prepare", logs, tmp_path / "out" / "store", "--columns", "item=page")
     assert message in line
     assert "expected" in line
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []

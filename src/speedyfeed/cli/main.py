@@ -30,6 +30,7 @@ COMMANDS = {
     "rank": "write or check a leaderboard file",
     "recommend": "recommend articles to one user",
     "serve": "serve recommendations over HTTP, with a web page",
+    "export": "write the embeddings of all articles for other programs",
     "doctor": "show versions, device, memory, precision and what is missing",
 }
 

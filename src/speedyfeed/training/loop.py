@@ -3,7 +3,7 @@
 initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -25,6 +25,24 @@ Watch = Callable[[Trainer, Batch], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """What a callback sees after every step."""
+
+    progress: Progress
+    """How far the run has come: step, epochs, clicks, seconds and best AUC."""
+    fraction: float
+    """Fraction of the run that is over."""
+    loss: float
+    """Loss of the step."""
+    validation_auc: float | None
+    """AUC of the validation that followed the step; None where none was due."""
+
+
+Callback = Callable[[StepReport], bool | None]
+"""A function called after every step; one that returns True stops the run as Ctrl-C does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How far a call of `train` came."""
 
@@ -39,10 +57,12 @@ def train(
     report: Report = silent,
     group: ProcessGroup = SINGLE_PROCESS,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
-    `watch` is called with every batch before it is learned from; its time is not counted.
+    `watch` is called with every batch before it is learned from; its time is not counted. `callbacks` are called
+    on rank 0 after every step, and may stop the run.
     """
     with Stop() as stop:
         trainer = Trainer(run, store, group)
@@ -63,7 +83,7 @@ def train(
                 if state is None:
                     validator.initialize(schedule, stop.heard_by(report, group))
                 recorder = _Recorder(metrics, report, group)
-                _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch)
+                _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch, callbacks)
                 if schedule.is_done:
                     loader.close()
                     validator.run_interpolated(schedule, stop)
@@ -88,6 +108,7 @@ def _learn(
     recorder: "_Recorder",
     stop: Stop,
     watch: Watch | None,
+    callbacks: Sequence[Callback],
 ) -> None:
     """Take steps until the schedule is done or a signal asks to stop."""
     clock = _Clock()
@@ -106,8 +127,10 @@ def _learn(
         recorder.write(schedule, trainer, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
             _finish(trainer, schedule, recorder, factor)
-        if schedule.validation_is_due:
-            validator.run(schedule)
+        auc = validator.run(schedule) if schedule.validation_is_due else None
+        if callbacks:
+            _call(callbacks, schedule, stop, trainer.group, loss=loss, auc=auc)
+            is_stopped = trainer.group.any(stop.is_asked)
         if schedule.checkpoint_is_due or (is_stopped and schedule.is_between_updates):
             checkpointer.save(schedule, loader.state(), recorder.metrics)
             if is_stopped:
@@ -116,6 +139,23 @@ def _learn(
         schedule.finish()
         _finish(trainer, schedule, recorder, factor)
         checkpointer.save(schedule, loader.state(), recorder.metrics)
+
+
+def _call(
+    callbacks: Sequence[Callback],
+    schedule: Schedule,
+    stop: Stop,
+    group: ProcessGroup,
+    *,
+    loss: float,
+    auc: float | None,
+) -> None:
+    """Call all callbacks on rank 0; one of them may ask to stop, but not after the last step."""
+    if group.is_rank_0:
+        report = StepReport(progress=schedule.progress, fraction=schedule.fraction, loss=loss, validation_auc=auc)
+        asked = [callback(report) for callback in callbacks]
+        if any(asked) and not schedule.is_done:
+            stop.is_asked = True
 
 
 def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:
