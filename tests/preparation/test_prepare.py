@@ -329,8 +329,8 @@ def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_
 
 def test_a_later_store_has_the_rules_and_the_words_of_an_earlier_one(mind_logs, tmp_path):
     first = make(mind_logs, tmp_path / "first", segment_tokens=16)
-    news = mind_logs / "train" / "news.tsv"
-    news.write_text(news.read_text("utf-8").replace("Late goal", "Astonishing goal"), encoding="utf-8")
+    for news in mind_logs.glob("*/news.tsv"):
+        news.write_text(news.read_text("utf-8").replace("up", "ranium"), encoding="utf-8")  # of cup and Cup
     config = PrepareConfig(validation=0)
     second = prepare(mind_logs, tmp_path / "second", config, like=first.path).store
     assert second.text_facts.vocabulary_checksum == first.text_facts.vocabulary_checksum

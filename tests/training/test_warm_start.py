@@ -1,15 +1,18 @@
 """Weights of an earlier run in a new one: copied by name where names have rows, refused where they do not fit."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
+from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.preparation.tokens import build_word_tokenizer
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
+from speedyfeed.training.run_folder import open_run
 from speedyfeed.training.warm_start import warm_start
 
 BEFORE = IdMaps(categories=["sport", "world"], subcategories=["cup"], users=["U7", "U8"])
@@ -73,3 +76,12 @@ def test_a_model_of_other_settings_is_refused(tmp_path, name, changes, message):
     build(BEFORE, ["cat"]).save_pretrained(tmp_path / "earlier")
     with pytest.raises(InputError, match=message):
         warm_start(build(BEFORE, ["cat"], name, **changes), tmp_path / "earlier")
+
+
+def test_a_run_begins_with_the_weights_of_an_earlier_one(newsroom, tiny_encoder, tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--steps", "0", "--validations", "0"]
+    main(["train", str(newsroom.refined), str(run), "--from", str(newsroom.trained), *options])
+    before, after = (Recommender.from_pretrained(path).state_dict() for path in (newsroom.trained, run))
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert Path(open_run(run).facts.warm_start).samefile(newsroom.trained)
