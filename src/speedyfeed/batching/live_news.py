@@ -69,20 +69,16 @@ class LiveNews:
         birth_V = np.full(self._size, self._num_times - 1, np.int64)
         np.minimum.at(birth_V, news_C, self._time_C)
         last = int(self._block_C.max())
-        # The first block has none before it, and lends from the one after it.
         near = [(self._block_C, news_C), (np.minimum(self._block_C + 1, last), news_C)]
-        near.append((np.zeros(0, np.int64), news_C[:0]) if not last else self._second(news_C))
+        if last:  # the first block has none before it, and takes those of the second
+            second = news_C[self._block_C == 1]
+            near.append((np.zeros(len(second), np.int64), second))
         keys = np.unique(np.concatenate([block * self._size + news for block, news in near]))
         block, news = keys // self._size, keys % self._size
         order = np.lexsort((news, birth_V[news], block))
         offsets = np.searchsorted(block, np.arange(last + 2))
         births = block[order] * self._num_times + birth_V[news[order]]
         return Ragged(values=news[order].astype(np.int32), offsets=offsets), births
-
-    def _second(self, news_C: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Articles of the second block as live in the first."""
-        second = news_C[self._block_C == 1]
-        return np.zeros(len(second), np.int64), second
 
     def _is_own(self, users: NDArray[np.int64], news: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each article is among all clicks of its user."""
