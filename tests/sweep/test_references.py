@@ -55,6 +55,18 @@ def test_titles_are_ranked_as_clicks_of_train_have_it(pools, auc, store, shown):
     assert measure_title_length(store, shown, ONE_DAY, TITLES).metrics["auc"] == pytest.approx(auc)
 
 
+def test_a_metric_that_no_impression_has_is_none():
+    targets = Impressions(
+        candidates=ragged([[3], [5]]),
+        labels=np.ones(2, np.int8),
+        users=np.array([0, 1]),
+        histories=ragged([[1], []]),
+    )
+    found = measure_chance(targets, np.zeros(2, np.int64), num_all=5).metrics
+    assert found["auc"] is None
+    assert found["recall@20"] == 1
+
+
 def test_categories_are_counted_in_the_history(shown):
     (found,) = measure_categories(shown, ONE_DAY, CATEGORIES)
     # Two clicks on sport, one on world; 5 has no category; a user without clicks tells nothing.

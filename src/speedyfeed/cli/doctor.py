@@ -71,9 +71,9 @@ def examine(seconds: float) -> Findings:
     """Collect the facts about this machine; measures for `seconds`."""
     device = choose_device()
     precision = _measure_precision(device, seconds)
+    versions: dict[str, str | None] = {"python": platform.python_version(), "speedyfeed": __version__}
     return Findings(
-        versions={"python": platform.python_version(), "speedyfeed": __version__}
-        | {name: _version(name) for name in PACKAGES},
+        versions=versions | {name: _version(name) for name in PACKAGES},
         device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=torch.get_num_threads(),

@@ -86,7 +86,10 @@ def measure_chance(shown: Impressions, pools: NDArray[np.int64], *, num_all: int
 
     `num_all` is the number of articles where recall searches all of them; None where it searches pools.
     """
-    found = {name: float(np.nanmean(values)) for name, values in _tied(shown).items()}
+    found = {
+        name: None if np.isnan(values).all() else float(np.nanmean(values))
+        for name, values in _tied(shown).items()
+    }
     sizes = _count_retrievable(shown, pools, num_all)
     recall = {f"recall@{k}": float(np.mean(np.minimum(1.0, k / sizes))) for k in RECALL_AT}
     return Reference(name="chance", metrics={**found, **recall})
