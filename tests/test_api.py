@@ -66,3 +66,22 @@ def test_from_logs_to_recommendations(mind_logs, tmp_path):
     model = speedyfeed.Recommender.from_pretrained(run_path)
     (best,) = model.recommend([], k=1)
     assert isinstance(best, speedyfeed.Recommendation)
+
+
+def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny_encoder, tmp_path):
+    config = speedyfeed.recipe("tiny")
+    news = replace(config.news, encoder=str(tiny_encoder))
+    config = replace(config, news=news, train=replace(config.train, steps=4, validations=2))
+    seen = []
+    run = tmp_path / "run"
+    outcome = speedyfeed.train(
+        newsroom.refined, run, config, callbacks=[seen.append, lambda step: step.progress.step == 2]
+    )
+    assert not outcome.is_finished
+    assert [one.progress.step for one in seen] == [1, 2]
+    assert [one.validation_auc is None for one in seen] == [True, False]
+    assert seen[1].fraction == 0.5
+    stopped = speedyfeed.train(newsroom.refined, run, config, callbacks=[seen.append, lambda step: True])
+    assert not stopped.is_finished
+    assert speedyfeed.train(newsroom.refined, run, config, callbacks=[seen.append]).is_finished
+    assert [one.progress.step for one in seen] == [1, 2, 3, 4]

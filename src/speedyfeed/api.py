@@ -3,23 +3,25 @@
 synthesize -> logs -> prepare -> store -> train -> run -> evaluate, Recommender.from_pretrained
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, overload
 
 from speedyfeed import recipes
 from speedyfeed.data import store as stores
 from speedyfeed.data.store import Store
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation import prepare as preparation
+from speedyfeed.preparation.frames import prepare_frames
 from speedyfeed.preparation.prepare import PrepareConfig
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import Pool, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
 from speedyfeed.training.config import RunConfig
-from speedyfeed.training.loop import Outcome
+from speedyfeed.training.loop import Callback, Outcome
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
 
@@ -34,16 +36,52 @@ def synthesize(
     return newsroom.synthesize(Path(folder), config or SynthConfig(), progress)
 
 
+@overload
 def prepare(
-    logs: str | Path, store: str | Path, config: PrepareConfig | None = None, *, progress: Progress = silent
+    logs: str | Path,
+    store: str | Path,
+    config: PrepareConfig | None = None,
+    *,
+    like: str | Path | None = None,
+    progress: Progress = silent,
+) -> Store: ...
+@overload
+def prepare(
+    logs: Any,
+    store: Any,
+    config: str | Path,
+    settings: PrepareConfig | None = None,
+    *,
+    like: str | Path | None = None,
+    progress: Progress = silent,
+) -> Store: ...
+def prepare(
+    logs: Any,
+    store: Any,
+    config: Any = None,
+    settings: PrepareConfig | None = None,
+    *,
+    like: str | Path | None = None,
+    progress: Progress = silent,
 ) -> Store:
     """Refine and tokenize raw logs into a store that training maps; a store that is up to date is only opened.
 
+    Logs are a folder, `prepare(logs, store, config)`, or two frames of pandas, Polars, Arrow or DuckDB: articles,
+    and clicks or impressions, `prepare(news, clicks, store, config)`. Clicks have the columns of the format
+    interactions; impressions those of the format parquet, with `clicked` among them.
+
+    With `like`, text rules and word vocabulary are those of an earlier store, so that its models can read it.
+
     >>> store = speedyfeed.prepare("MINDsmall", "store")
+    >>> store = speedyfeed.prepare(news_frame, clicks_frame, "store")
     >>> store.num_news, store.splits
     """
-    config = config or PrepareConfig()
-    return preparation.prepare(Path(logs), Path(store), config, report=progress).store
+    earlier = None if like is None else Path(like)
+    if isinstance(logs, str | Path):
+        config = config or PrepareConfig()
+        return preparation.prepare(Path(logs), Path(store), config, report=progress, like=earlier).store
+    path, config = Path(config), settings or PrepareConfig()
+    return prepare_frames(logs, store, path, config, report=progress, like=earlier).store
 
 
 def open_store(path: str | Path) -> Store:
@@ -55,12 +93,21 @@ def open_store(path: str | Path) -> Store:
 
 
 def train(
-    store: str | Path, run: str | Path, config: RunConfig | str = "speed-mini", *, progress: Progress = silent
+    store: str | Path,
+    run: str | Path,
+    config: RunConfig | str = "speed-mini",
+    *,
+    warm_start: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress = silent,
 ) -> Outcome:
     """Train a recommender on a store into a run folder; `config` is a `RunConfig` or the name of a recipe.
 
-    A run of the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint
-    and returns with `is_finished` False. A finished run holds the recommender:
+    `warm_start` is a finished run whose weights a new run begins with, as yesterday's on today's store. A run of
+    the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint and
+    returns with `is_finished` False. `callbacks` are called with a `StepReport` after every step: loss, progress
+    and the AUC of a validation; one that returns True stops the run as Ctrl-C does. A finished run holds the
+    recommender:
 
     >>> speedyfeed.train("store", "runs/first", "speed-mini").is_finished
     True
@@ -69,8 +116,11 @@ def train(
     """
     config = recipes.recipe(config) if isinstance(config, str) else config
     prepared, path = open_store(store), Path(run)
-    folder = open_run(path) if is_run_of(path, config, prepared) else start_run(path, config, prepared)
-    return loop.train(folder, prepared, progress)
+    if is_run_of(path, config, prepared):
+        folder = open_run(path)
+    else:
+        folder = start_run(path, config, prepared, warm_start=None if warm_start is None else Path(warm_start))
+    return loop.train(folder, prepared, progress, callbacks=callbacks)
 
 
 def evaluate(
@@ -78,15 +128,16 @@ def evaluate(
     data: str | Path | None = None,
     *,
     split: Literal["dev", "test"] | None = None,
-    pool: Literal["split", "day"] | None = None,
+    pool: Pool | None = None,
     exact: bool = False,
     progress: Progress = silent,
 ) -> Report:
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
     `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
-    is no dev. Recall searches the candidates of the day or of the whole split (`pool`, by default day),
-    less those that the user has clicked before, with an HNSW index or, if `exact`, by scoring all of them.
+    is no dev. Recall searches a pool, less what the user has clicked before: the candidates of the day, those of
+    the split, or all articles; by default the day, or all articles in a log of clicks without impressions. It uses
+    an HNSW index or, if `exact`, scores all of them.
 
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean

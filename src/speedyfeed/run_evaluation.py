@@ -41,6 +41,8 @@ from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.storage import cached_in
 from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
 
+Pool = Literal["split", "day", "all"]
+"""Articles that recall searches: candidates of the split, candidates of the impression's day, or all articles."""
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
 _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
@@ -143,14 +145,14 @@ def evaluate_run(
     finished: FinishedRun,
     data: EvaluationData,
     *,
-    pool: Literal["split", "day"] | None = None,
+    pool: Pool | None = None,
     exact: bool = False,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Measure ranking and recall of a run; recall searches the candidates of the day or of the split (`pool`).
+    """Measure ranking and recall of a run; recall searches candidates of the day, of the split, or all articles.
 
-    By default it is the day, or the split in a log of clicks without impressions. Search in user-dependent models
-    is always exact.
+    By default (`pool`) it is the day, or all articles in a log of clicks without impressions. Search in
+    user-dependent models is always exact.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
@@ -159,11 +161,17 @@ def evaluate_run(
     if finished.model.news.is_user_dependent:
         encode_for_user = _encode_for_user(finished.model, data)
         return evaluate_user_dependent(
-            data.impressions, encode_for_user, rng, seen=seen, pools=pools, report=report
+            data.impressions,
+            encode_for_user,
+            rng,
+            seen=seen,
+            pools=pools,
+            searches_all=pool == "all",
+            report=report,
         )
-    embedded = _embed(finished, data, report)
+    embedded = _embed(finished, data, report, needs_all=pool == "all")
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
-    if not exact and pool == "split" and finished.path.is_dir():
+    if not exact and pool != "day" and finished.path.is_dir():
         build_index = cached_in(finished.path / "index")
     return evaluate(
         data.impressions,
@@ -172,6 +180,7 @@ def evaluate_run(
         rng,
         seen=seen,
         pools=pools,
+        searches_all=pool == "all",
         build_index=build_index,
         report=report,
     )
@@ -213,14 +222,19 @@ class _Embedded:
     """Function from histories to user embeddings."""
 
 
-def _embed(finished: FinishedRun, data: EvaluationData, report: progress.Report) -> _Embedded:
-    """Encode each article that the split needs once.
+def _embed(
+    finished: FinishedRun, data: EvaluationData, report: progress.Report, *, needs_all: bool = False
+) -> _Embedded:
+    """Encode each article that the split needs once, or each of the store.
 
     For the store it was trained on, a run holds the embeddings of all articles already.
     """
     model, shown = finished.model, data.impressions
     clicked = shown.histories.tails(model.config.max_clicks).values
-    needed = torch.from_numpy(np.unique(np.concatenate([shown.candidates.values, clicked])).astype(np.int64))
+    every = np.arange(1 + data.store.num_news if needs_all else 0)
+    needed = torch.from_numpy(
+        np.unique(np.concatenate([shown.candidates.values, clicked, every])).astype(np.int64)
+    )
     news_VD = torch.zeros(1 + data.store.num_news, model.news.dim)
     own = _training_store(finished.path)
     if model.catalogue is not None and own is not None and own.path.samefile(data.store.path):
@@ -263,10 +277,10 @@ def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
     return np.concatenate([[False], seen.to_numpy()])
 
 
-def default_pool(shown: Impressions) -> Literal["split", "day"]:
-    """Pool that recall searches: of the day, or of the split where impressions are single clicks."""
+def default_pool(shown: Impressions) -> Pool:
+    """Pool that recall searches: of the day, or all articles where impressions are single clicks."""
     is_target = (shown.candidates.lengths == 1).all() and (shown.labels == 1).all()
-    return "split" if is_target else "day"
+    return "all" if is_target else "day"
 
 
 def days_of(store: Store, split: str) -> NDArray[np.int64]:

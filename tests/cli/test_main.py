@@ -84,11 +84,6 @@ MISTAKES = {
     "empty file": (BEHAVIORS, lambda text: "", "behaviors.tsv"),
     "empty news file": (NEWS, lambda text: "", "news.tsv"),
     "no user left": (BEHAVIORS, lambda text: text.replace("N", "Z"), "no user left"),
-    "two texts for one id": (
-        NEWS,
-        lambda text: text.replace("Late goal", "Early goal") + text,
-        "news.tsv:9: found article N4",
-    ),
 }
 
 

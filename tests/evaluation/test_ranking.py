@@ -143,3 +143,21 @@ def test_two_hundred_are_retrieved_beside_those_clicked_before():
     found = Ragged(values=retrieved.found, offsets=shown.candidates.offsets)
     assert measure_recall(found, shown.labels, 200)[0] == pytest.approx(2 / 3)
     assert retrieved.index_recall == 1.0
+
+
+def test_all_articles_are_searched_not_only_candidates():
+    """A target is found behind the articles that no impression shows, less those of the history."""
+    news_VD = np.concatenate([[0.0], np.arange(9, 0, -1)])[:, None].astype(np.float32)
+    shown = Impressions(
+        candidates=ragged([[4], [7]]),
+        labels=np.ones(2, np.int8),
+        users=np.array([0, 1]),
+        histories=ragged([[1, 2], []]),
+    )
+    encode = lambda histories, _: np.ones((len(histories), 1), np.float32)  # noqa: E731
+    for searches_all, ranks, size in ((False, [1, 2], 2), (True, [2, 7], 9)):
+        _, retrieved = score_and_retrieve(
+            shown, news_VD, encode, ExactIndex.build, one_pool(shown), searches_all=searches_all
+        )
+        assert retrieved.found.tolist() == ranks
+        assert (retrieved.news_per_pool, retrieved.searches_all) == (size, searches_all)

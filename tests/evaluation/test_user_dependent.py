@@ -10,8 +10,10 @@ from speedyfeed.retrieval.index import ExactIndex
 from tests.evaluation.test_ranking import MeanOfClicks
 
 
-@pytest.mark.parametrize("num_pools", [1, 3])
-def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions, news_VD, num_pools):
+@pytest.mark.parametrize(("num_pools", "searches_all"), [(1, False), (3, False), (1, True)])
+def test_embeddings_that_all_readers_share_give_what_the_index_gives(
+    impressions, news_VD, num_pools, searches_all
+):
     pools = np.arange(len(impressions.users)) % num_pools
     encode = MeanOfClicks(news_VD)
 
@@ -19,8 +21,12 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(impressions
         histories = Ragged(values=history, offsets=np.array([0, len(history)]))
         return news_VD, encode(histories)[0]
 
-    scores, retrieved = score_and_retrieve_user_dependent(impressions, encode_for_user, pools)
-    wanted, wanted_retrieved = score_and_retrieve(impressions, news_VD, encode, ExactIndex.build, pools)
+    scores, retrieved = score_and_retrieve_user_dependent(
+        impressions, encode_for_user, pools, searches_all=searches_all
+    )
+    wanted, wanted_retrieved = score_and_retrieve(
+        impressions, news_VD, encode, ExactIndex.build, pools, searches_all=searches_all
+    )
     np.testing.assert_allclose(scores.values, wanted.values, rtol=1e-5)
     np.testing.assert_array_equal(retrieved.found, wanted_retrieved.found)
     assert (retrieved.found > 0).any()

@@ -7,6 +7,7 @@ from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
 from speedyfeed.preparation.text import TextConfig, TextRules
+from tests.cli.test_main import fails
 
 ITEMS = "page,title\nN1,Cats sleep\nN2,Dogs run\nN3,Birds sing\n"
 CLICKS = ["U7,N1", "U7,N2", "U8,N1", "U7,N9", "U7,N3", "U8,N3", "U8,N2", "U9,N2", "U9,N2"]
@@ -33,6 +34,7 @@ def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
     assert store.load_users()["user_id"].to_pylist() == ["U7", "U8", "U9"]
     assert [clicks.tolist() for clicks in store.train.clicks] == [[1, 2], [1], [2]]
     assert not store.train.has_negatives
+    assert ((store.train.click_times - 1769900000_000000) // 60_000_000).tolist() == [0, 1, 2, 7]
     valid, test = store.impressions("valid"), store.impressions("test")
     assert [shown.tolist() for shown in valid.candidates] == [[0], [3]]  # N9 has no text
     assert [valid.histories[user].tolist() for user in valid.users] == [[1, 2], [1]]
@@ -80,3 +82,28 @@ def test_a_run_evaluates_such_logs_with_its_own_options(logs, tmp_path):
     store = prepare_split(logs, tmp_path / "ranked", rules, split="test", options=settings.reader_options)
     assert store.splits == ("train", "test")
     assert [shown.tolist() for shown in store.impressions("test").candidates] == [[3], [2]]
+
+
+BROKEN = {
+    "a missing column": ("interactions.csv", "user_id", "who", "interactions.csv: found no user column"),
+    "two candidates for a column": ("items.csv", "page,title", "page,title,headline", "items.csv: found columns"),
+    "mixed time formats": ("interactions.csv", "1769900060", "2026-01-31", "interactions.csv:3: found time"),
+    "a time in the future": ("interactions.csv", "1769900000", "7769900000", "interactions.csv:2: found time"),
+    "a time of 1970": ("interactions.csv", "1769900000", "0", "interactions.csv:2: found time '0' before 1990"),
+    "a negative time": ("interactions.csv", "1769900000", "-7", "interactions.csv:2: found time '-7' before 1990"),
+    "an empty id": ("interactions.csv", "U8,N1", "U8,", "interactions.csv:4: found an empty item_id"),
+    "an open quote": ("items.csv", "Dogs", '"Dogs', "items.csv:3: found a quote that is not closed"),
+}
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_broken_table_is_one_line_exit_code_2_and_nothing_written(mistake, logs, tmp_path, capsys):
+    name, before, after, message = BROKEN[mistake]
+    file = logs / name
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after, 1))
+    line = fails(capsys, "prepare", logs, tmp_path / "out" / "store", "--columns", "item=page")
+    assert message in line
+    assert "expected" in line
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []

@@ -328,3 +328,25 @@ def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_
     assert len(list(out.iterdir())) == 1
     make(mind_logs, out / "store")
     assert [path.name for path in out.iterdir()] == ["store"]
+
+
+def test_a_later_store_has_the_rules_and_the_words_of_an_earlier_one(mind_logs, tmp_path):
+    first = make(mind_logs, tmp_path / "first", segment_tokens=16)
+    for news in mind_logs.glob("*/news.tsv"):
+        news.write_text(news.read_text("utf-8").replace("up", "ranium"), encoding="utf-8")  # of cup and Cup
+    config = PrepareConfig(validation=0)
+    second = prepare(mind_logs, tmp_path / "second", config, like=first.path).store
+    assert second.text_facts.vocabulary_checksum == first.text_facts.vocabulary_checksum
+    assert second.manifest.statistics == first.manifest.statistics
+    assert second.manifest.settings.segment_tokens == 16
+    assert second.manifest.counts.vocabulary_size == first.manifest.counts.vocabulary_size
+    assert filecmp.cmp(first.path / DOCUMENT_FREQUENCIES, second.path / DOCUMENT_FREQUENCIES, shallow=False)
+    second.verify()
+    alone = make(mind_logs, tmp_path / "alone", segment_tokens=16)
+    assert alone.text_facts.vocabulary_checksum != first.text_facts.vocabulary_checksum
+
+    assert not prepare(mind_logs, tmp_path / "second", config, like=first.path).is_new
+    with pytest.raises(InputError, match="was prepared with like"):
+        prepare(mind_logs, tmp_path / "second", PrepareConfig(validation=0, segment_tokens=16))
+    with pytest.raises(InputError, match=r"found --segment-tokens beside it, expected none of the text options"):
+        prepare(mind_logs, tmp_path / "third", PrepareConfig(segment_tokens=16), like=first.path)

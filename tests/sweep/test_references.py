@@ -55,6 +55,18 @@ def test_titles_are_ranked_as_clicks_of_train_have_it(pools, auc, store, shown):
     assert measure_title_length(store, shown, ONE_DAY, TITLES).metrics["auc"] == pytest.approx(auc)
 
 
+def test_a_metric_that_no_impression_has_is_none():
+    targets = Impressions(
+        candidates=ragged([[3], [5]]),
+        labels=np.ones(2, np.int8),
+        users=np.array([0, 1]),
+        histories=ragged([[1], []]),
+    )
+    found = measure_chance(targets, np.zeros(2, np.int64), num_all=5).metrics
+    assert found["auc"] is None
+    assert found["recall@20"] == 1
+
+
 def test_categories_are_counted_in_the_history(shown):
     (found,) = measure_categories(shown, ONE_DAY, CATEGORIES)
     # Two clicks on sport, one on world; 5 has no category; a user without clicks tells nothing.
@@ -68,6 +80,9 @@ def test_chance_retrieves_the_pool_less_the_history(shown, monkeypatch):
     assert found["auc"] == 0.5
     assert found["recall@1"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 3) / 3)
     assert found["recall@2"] == pytest.approx((1 + 1 + 2 / 3) / 3)
+    among_all = measure_chance(shown, ONE_DAY, num_all=50).metrics["recall@1"]  # of 50, less all of the history
+    num_own = [len(set(shown.histories[user].tolist())) for user in shown.users]
+    assert among_all == pytest.approx(np.mean([1 / (50 - own) for own in num_own]))
     days = np.array([0, 1, 1])  # 3 5; 1 3, less 1 for the first user
     assert measure_chance(shown, days).metrics["recall@1"] == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
     assert measure_chance(shown, ONE_DAY).metrics["ctr@1"] == pytest.approx((1 / 3 + 1 / 2 + 1 / 2) / 3)

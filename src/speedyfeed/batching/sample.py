@@ -13,8 +13,8 @@ workflow, and that click alone has negatives:
 
 Without `fallback_negatives`, a click that has no pool of its own is part of histories only: it gets no negatives
 and, without `autoregressive`, is not an instance. Users with no other clicks are left out. Where no click of the
-log has a pool, all clicks get fallback negatives. Without `first_click`, the same holds for a click that has no
-click before it: it gets no negatives and is not an instance.
+log has a pool, all clicks get fallback negatives: articles that were live at that time (`live_news`). Without
+`first_click`, the same holds for a click that has no click before it: it gets no negatives and is not an instance.
 
 A pool smaller than the number of negatives is taken whole; 0 fills the row.
 
@@ -28,10 +28,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.batching.choice import choose
+from speedyfeed.batching.live_news import LiveNews
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
-from speedyfeed.random import Bits, Stream, generator, random_bits, to_index
+from speedyfeed.random import Stream, generator, random_bits
 
 USERS = 1 << 16  # users counted at a time
 
@@ -91,7 +93,9 @@ class Sampler:
         self._negatives = negatives
         self._seed = seed
         self._autoregressive = autoregressive
-        self._fallback_negatives = fallback_negatives or not timelines.has_negatives
+        has_negatives = timelines.has_negatives
+        self._has_pools = has_negatives or bool((timelines.user_pools >= 0).any())
+        self._fallback_negatives = fallback_negatives or not has_negatives
         self._first_click = first_click
         lengths = np.minimum(timelines.clicks.lengths, max_clicks)
         starts = timelines.clicks.offsets[1:] - lengths
@@ -157,6 +161,8 @@ class Sampler:
         self, clicked: NDArray[np.int32], positions: NDArray[np.int64], users: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int32], NDArray[np.bool]]:
         """(clicks, negatives) news, and for each click whether they come from its own impression."""
+        if not self._has_pools:
+            return self._live_news.draw(positions, users, epoch), np.zeros(len(positions), np.bool)
         pools = self._timelines.pools
         rows = self._timelines.click_pools[positions]
         has_own_negatives = rows >= 0
@@ -182,6 +188,11 @@ class Sampler:
             rank = np.searchsorted(self._period, clicked[strays])[:, None]
             negatives[strays] = np.where(chosen >= 0, self._period[chosen + (chosen >= rank)], PAD_NEWS)
         return negatives, has_own_negatives
+
+    @cached_property
+    def _live_news(self) -> LiveNews:
+        """Articles to draw from in a log without impressions; collected when the first click comes."""
+        return LiveNews(self._timelines, negatives=self._negatives, seed=self._seed)
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:
@@ -214,20 +225,3 @@ def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:
         for block in in_blocks(values):
             occurs[block] = True
     return np.flatnonzero(occurs).astype(np.int32)
-
-
-def choose(bits: Bits, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Distinct indices below the size of each row, as many as there are columns of bits; -1 where there are fewer.
-
-    Floyd's method, one column at a time: draw below a bound that grows by one, and replace an index that is taken
-    by the last one below the bound, which no earlier column could draw. All sets are equally likely.
-    """
-    num_rows, num_columns = bits.shape
-    chosen = np.empty((num_rows, num_columns), np.int64)
-    for column in range(num_columns):
-        bound = np.maximum(sizes - num_columns, 0) + column + 1
-        index = to_index(bits[:, column], bound)
-        is_taken = (chosen[:, :column] == index[:, None]).any(axis=1)
-        index = np.where(is_taken, bound - 1, index)
-        chosen[:, column] = np.where(bound <= sizes, index, -1)
-    return chosen

@@ -20,6 +20,7 @@ from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
 from speedyfeed.run_evaluation import (
     EvaluationData,
+    Pool,
     evaluate_run,
     open_data,
     open_finished_run,
@@ -40,9 +41,9 @@ class Arguments:
     """Split to evaluate on; by default dev, or test where there is no dev."""
     format: str | None = None
     """Format of raw logs, such as mind or ebnerd; detected by default."""
-    pool: Literal["split", "day"] | None = None
-    """Articles that recall searches, less those of the user's history: all candidates of the split, or those of
-    the impression's day. By default day, or split in a log of clicks without impressions."""
+    pool: Pool | None = None
+    """Articles that recall searches, less those of the user's history: all candidates of the split, those of the
+    impression's day, or all articles. By default day, or all in a log of clicks without impressions."""
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
     references: bool = False
@@ -110,7 +111,7 @@ def print_references(references: Sequence[Reference]) -> None:
         print(f"{one.name:28}" + "".join(f"{'-' if mean is None else f'{mean:.4f}':>12}" for mean in means))
 
 
-def _measure_references(data: EvaluationData, *, pool: Literal["split", "day"] | None) -> list[Reference]:
+def _measure_references(data: EvaluationData, *, pool: Pool | None) -> list[Reference]:
     if "train" not in data.store.splits:
         raise InputError(
             f"{data.store.path}: found no train split, expected one for --references; leave that option out"
@@ -125,6 +126,8 @@ def _mean(found: Estimate) -> str:
 def _pools(report: Report) -> str:
     found = report.retrieved
     size = f"{found.news_per_pool:,.0f}"
+    if found.searches_all:
+        return f"@K and hit@K: the first K of all {size} articles, less those the user has clicked before"
     if found.num_pools == 1:
         return f"@K: the first K of the {size} candidates, less those the user has clicked before"
     return (

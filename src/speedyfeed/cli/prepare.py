@@ -24,6 +24,9 @@ class Arguments:
     lists all formats."""
     store: Annotated[Positional[Path], arg(metavar="STORE")]
     """Folder of the store to make; one that is up to date is left as it is."""
+    like: Path | None = None
+    """Earlier store whose text rules and word vocabulary are used, so that its models can read this one; leave out
+    the text options then."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
     engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False
@@ -32,7 +35,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     with progress_bars() as report:
-        prepared = prepare(arguments.logs, arguments.store, arguments.text, arguments.engine, report)
+        prepared = prepare(
+            arguments.logs, arguments.store, arguments.text, arguments.engine, report, like=arguments.like
+        )
     if arguments.json:
         print(json.dumps(summary(prepared.store)))
     else:
@@ -48,6 +53,8 @@ def summary(store: Store) -> dict[str, Any]:
         "read": {"news": counts.news.read, **{name: split.read for name, split in splits}},
         "kept": {"news": counts.news.kept, **{name: split.kept for name, split in splits}},
         "dropped": {"repeated_news": counts.news.repeated, **{name: split.dropped for name, split in splits}},
+        "changed_news": counts.news.changed,
+        "clicked_and_skipped": counts.clicked_and_skipped,
         "news_without_words": counts.news.without_words,
         "vocabulary": counts.vocabulary_size,
         "set_aside": None if counts.set_aside is None else dataclasses.asdict(counts.set_aside),
@@ -66,6 +73,12 @@ def print_summary(store: Store) -> None:
         f"articles: {news.read:,} read, {news.kept:,} kept, {news.repeated:,} repeated, "
         f"{news.without_words:,} without a word; a vocabulary of {counts.vocabulary_size or 0:,} words"
     )
+    if news.changed:
+        print(f"articles whose text changed: {news.changed:,}; the text of the last row is used")
+    if counts.clicked_and_skipped:
+        print(
+            f"articles both clicked and skipped in one impression: {counts.clicked_and_skipped:,}; clicked, once"
+        )
     print(_validation_line(store))
     kinds = ("history_clicks", "clicks", "candidates")
     for name, split in counts.splits.items():

@@ -52,6 +52,9 @@ class Arguments:
     tiny."""
     workflow: Literal["fast", "conventional"] | None = None
     """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
+    warm_start: Annotated[Path | None, arg(name="from", metavar="RUN0")] = None
+    """Finished run whose weights the new run begins with, as yesterday's on today's store; users, categories and
+    words that it does not know start anew."""
     resume: bool = False
     """Resume the run in RUN with the settings it was started with."""
     json: bool = False
@@ -115,12 +118,13 @@ def _resume(arguments: Arguments) -> str:
 def _require_run(arguments: Arguments, store: Store) -> bool:
     """Make sure that the run folder exists: create it, or find the run to resume; return whether it is new."""
     if arguments.resume:
-        if arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow):
+        is_changed = arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow)
+        if is_changed or arguments.warm_start is not None:
             raise InputError("--resume uses the settings the run was started with: leave out the other options")
         open_run(arguments.run)
         return False
     if not (is_under_torchrun() and is_run_of(arguments.run, arguments.config, store)):
-        start_run(arguments.run, arguments.config, store)
+        start_run(arguments.run, arguments.config, store, warm_start=arguments.warm_start)
         return True
     return False
 

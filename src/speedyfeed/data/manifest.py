@@ -50,6 +50,8 @@ class StoreSettings:
     """Time at which dev begins, where it was asked for."""
     validation: float | None = None
     """Share of the train impressions that was to be set aside for validation; None for the default."""
+    like: str | None = None
+    """Checksum of the manifest of the store whose text rules were used; None where it made its own."""
 
     @property
     def reader_options(self) -> ReaderOptions:
@@ -108,12 +110,14 @@ class NewsCounts:
     read: int
     kept: int
     repeated: int
-    """Rows dropped because an earlier row has the same article."""
+    """Rows dropped because a later row has the same article."""
     without_words: int
     """Articles in the store whose fields hold no word."""
     in_train: int
     """Articles that the train impressions refer to. They have the first numbers, and whatever is fitted to
     articles sees no others; 0 in a store that is not to train on."""
+    changed: int = 0
+    """Articles whose text differs between rows; that of the last row is used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +152,8 @@ class StoreCounts:
     """Statements of the log reader: how it split the log, and what it left out."""
     set_aside: SetAside | None = None
     """Validation split taken from train; None where the log has its own, or none was wanted."""
+    clicked_and_skipped: int = 0
+    """Articles that an impression listed both as clicked and as skipped; they count as clicked, once."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StoreCounts":
@@ -158,6 +164,7 @@ class StoreCounts:
             vocabulary_size=value["vocabulary_size"],
             notes=tuple(value.get("notes", ())),
             set_aside=None if value["set_aside"] is None else SetAside(**value["set_aside"]),
+            clicked_and_skipped=value.get("clicked_and_skipped", 0),
         )
 
 

@@ -5,7 +5,8 @@
     document_frequencies.parquet  word, num_news: in how many train articles a word occurs (only when refined)
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
-    train/                        users.parquet, clicks (ragged by user), click_pools, user_pools, pools
+    train/                        users.parquet, clicks (ragged by user), click_pools, user_pools, pools,
+                                  click_times (only in a log without impressions)
     valid/, dev/, test/           impressions.parquet, candidates (ragged by impression), labels, users, histories
 
 Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used.
@@ -31,6 +32,7 @@ WORD_TOKENS = "word_tokens"
 VERIFIED_BYTES = 16 << 20
 """Sum of the smallest files that are compared with their checksums whenever a store is opened: some 20 ms."""
 REMEDY = "remove the store and prepare the log again"
+CLICK_TIMES = "click_times"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +64,8 @@ class Timelines:
     """For each user, the row of `pools` of the first impression; -1 where it has no negatives."""
     pools: Ragged
     """Articles shown but not clicked, by impression; empty where everything shown was clicked."""
+    click_times: NDArray[np.int64] | None = None
+    """For each click, its time in microseconds since 1970; None where the log has impressions, or no times."""
 
     @property
     def has_negatives(self) -> bool:
@@ -143,11 +147,13 @@ class Store:
     def train(self) -> Timelines:
         """Timelines of the train split."""
         folder = self._split("train")
+        has_times = f"train/{CLICK_TIMES}.npy" in self.manifest.files
         return Timelines(
             clicks=open_ragged(folder, "clicks"),
             click_pools=open_array(folder, "click_pools"),
             user_pools=open_array(folder, "user_pools"),
             pools=open_ragged(folder, "pools"),
+            click_times=open_array(folder, CLICK_TIMES) if has_times else None,
         )
 
     def impressions(self, split: str) -> Impressions:

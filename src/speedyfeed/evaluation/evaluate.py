@@ -84,6 +84,8 @@ class Report:
                 "recall": _number(self.retrieved.index_recall),
                 "pools": self.retrieved.num_pools,
                 "news_per_pool": self.retrieved.news_per_pool,
+                "pool": "all" if self.retrieved.searches_all else "candidates",
+                "leaves_out_history": True,
             },
         }
 
@@ -96,6 +98,7 @@ def evaluate(
     *,
     seen: NDArray[np.bool_] | None = None,
     pools: NDArray[np.integer] | None = None,
+    searches_all: bool = False,
     build_index: BuildIndex = HnswIndex.build,
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
@@ -104,11 +107,13 @@ def evaluate(
 
     `seen` is whether each article was seen in training (`seen_in_training`); without it those groups are left out.
     `pools` is the pool of articles from which each impression's user is served; by default all candidates of the
-    split are one pool.
+    split are one pool. With `searches_all`, the pool is all articles of `news_VD`.
     """
     if pools is None:
         pools = np.zeros(len(impressions.users), np.int64)
-    scores, retrieved = score_and_retrieve(impressions, news_VD, encode_users, build_index, pools, report=report)
+    scores, retrieved = score_and_retrieve(
+        impressions, news_VD, encode_users, build_index, pools, searches_all=searches_all, report=report
+    )
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 
@@ -119,13 +124,16 @@ def evaluate_user_dependent(
     *,
     seen: NDArray[np.bool_] | None = None,
     pools: NDArray[np.integer] | None = None,
+    searches_all: bool = False,
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
     """Evaluate a user-dependent model, as `evaluate` does for others; search is exact."""
     if pools is None:
         pools = np.zeros(len(impressions.users), np.int64)
-    scores, retrieved = score_and_retrieve_user_dependent(impressions, encode_for_user, pools, report=report)
+    scores, retrieved = score_and_retrieve_user_dependent(
+        impressions, encode_for_user, pools, searches_all=searches_all, report=report
+    )
     return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
 
 

@@ -51,6 +51,8 @@ class Retrieved:
     """Mean number of articles in a pool."""
     index_parameters: Mapping[str, Any]
     """Kind and settings of the index of the largest pool."""
+    searches_all: bool = False
+    """Whether every pool was all articles of the catalogue, not only candidates."""
 
 
 def score_candidates(
@@ -74,12 +76,14 @@ def score_and_retrieve(
     build_index: BuildIndex,
     pools: NDArray[np.integer],
     *,
+    searches_all: bool = False,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
     """Score every candidate, and search the clicked articles among all candidates of the impression's pool.
 
     Articles of a user's history are not retrieved, and clicks on them are not searched. `pools` is the pool of
-    each impression: all 0 for one pool of the whole split, or the day.
+    each impression: all 0 for one pool of the whole split, or the day. With `searches_all`, every pool is all rows
+    of `news_VD` but row 0.
     """
     scorer = _Scorer(impressions, news_VD)
     found = np.zeros(len(impressions.labels), np.int32)
@@ -87,8 +91,8 @@ def score_and_retrieve(
     parameters: Mapping[str, Any] = {}
     checks: list[tuple[float, int]] = []
     for rows in _rows_by_pool(pools):
-        news = np.unique(impressions.candidates.take(rows).values)
-        news = news[news != PAD_NEWS]
+        shown = np.unique(impressions.candidates.take(rows).values)
+        news = np.arange(1, len(news_VD)) if searches_all else shown[shown != PAD_NEWS]
         index, exact = build_index(news, news_VD[news]), ExactIndex.build(news, news_VD[news])
         if len(news) >= max(sizes, default=0):
             parameters = index.parameters
@@ -111,6 +115,7 @@ def score_and_retrieve(
         num_pools=len(sizes),
         news_per_pool=float(np.mean(sizes)) if sizes else 0.0,
         index_parameters=parameters,
+        searches_all=searches_all,
     )
     return scorer.result(), retrieved
 

@@ -25,6 +25,7 @@ def score_and_retrieve_user_dependent(
     encode_for_user: EncodeForUser,
     pools: NDArray[np.integer],
     *,
+    searches_all: bool = False,
     report: progress.Report = progress.silent,
 ) -> tuple[Ragged, Retrieved]:
     """Score every candidate and rank the clicked articles in their pool, as `score_and_retrieve` does."""
@@ -33,26 +34,31 @@ def score_and_retrieve_user_dependent(
     found = np.zeros(len(candidates.values), np.int32)
     pool_news = {int(pool): _news(candidates, np.flatnonzero(pools == pool)) for pool in np.unique(pools)}
     users = np.unique(impressions.users)
+    num_news = 0
     for done, user in enumerate(users.tolist()):
         report("rank", done, len(users))
         news_VD, user_D = encode_for_user(user, impressions.histories[user])
         scores_V = news_VD @ user_D
+        num_news = len(news_VD) - 1
         own = impressions.histories[user]
         for row in np.flatnonzero(impressions.users == user).tolist():
             positions = slice(*candidates.offsets[row : row + 2])
-            shown, pool = candidates.values[positions], pool_news[int(pools[row])]
+            shown = candidates.values[positions]
+            pool = np.arange(1, len(news_VD)) if searches_all else pool_news[int(pools[row])]
             scores[positions] = np.where(shown == PAD_NEWS, -np.inf, scores_V[shown])
             is_clicked = (impressions.labels[positions] == 1) & (shown != PAD_NEWS)
             rank = 1 + (scores_V[pool[~np.isin(pool, own)]] > scores_V[shown][:, None]).sum(axis=1)
             found[positions] = np.where(is_clicked & (rank <= RETRIEVED), rank, 0)
             found[positions][is_clicked & np.isin(shown, own)] = IN_HISTORY
     report("rank", len(users), len(users))
+    sizes = [num_news if searches_all else len(news) for news in pool_news.values()]
     retrieved = Retrieved(
         found=found,
         index_recall=1.0,
         num_pools=len(pool_news),
-        news_per_pool=float(np.mean([len(news) for news in pool_news.values()])) if pool_news else 0.0,
+        news_per_pool=float(np.mean(sizes)) if sizes else 0.0,
         index_parameters={"kind": "exact"},
+        searches_all=searches_all,
     )
     return Ragged(values=scores, offsets=candidates.offsets), retrieved
 

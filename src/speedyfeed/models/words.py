@@ -67,6 +67,11 @@ class WordNewsEncoder(NewsModule):
         self.uses_categories = self.word_encoder.uses_categories
         self.is_user_dependent = self.word_encoder.is_user_dependent
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Row of each word in the word embedding, special tokens included."""
+        return self._tokenizer.get_vocab()
+
     def encode_text(self, news: PackedNews) -> Tensor:
         """Encode words to news_MD, not yet centred."""
         news = (news.joined() if self.joins else news).padded()

@@ -6,7 +6,6 @@ This is the only pass over the raw files. Batches are written as they are read.
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import ibis
 import ibis.expr.types as ir
@@ -17,6 +16,7 @@ from ibis import _
 
 from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.contradictions import resolve
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.progress import Report, counted
 
@@ -28,37 +28,36 @@ HEADER_IDS = ("id", "news", "article", "item")
 
 
 def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
-    """Write the articles of all splits to one file, each with its `row`, its split and its row in that split.
-
-    Returns the number of rows.
-    """
-    schema = pa.schema([("row", pa.int64()), ("split", pa.string()), ("split_row", pa.int64()), *NEWS])
+    """Write the articles of all splits to one file, each with its `row`; returns the number of rows."""
+    schema = pa.schema([("row", pa.int64()), *NEWS])
     row = 0
     with pq.ParquetWriter(path, schema) as writer:
         for split in splits:
-            split_row = 0
+            first_row = row
             for batch in counted(split.news(), report, f"read {split.name} articles"):
-                _check_news(batch, split, split_row)
+                _check_news(batch, split, row - first_row)
                 numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
-                split_numbers = pa.array(range(split_row, split_row + batch.num_rows), pa.int64())
-                names = pa.repeat(pa.scalar(split.name), batch.num_rows)
-                writer.write_batch(pa.record_batch([numbers, names, split_numbers, *batch.columns], schema=schema))
+                writer.write_batch(pa.record_batch([numbers, *batch.columns], schema=schema))
                 row += batch.num_rows
-                split_row += batch.num_rows
     return row
 
 
 def ingest_impressions(split: Split, path: Path, report: Report) -> int:
-    """Write the impressions of a split to one file, each with its `row` in the log; returns the number of rows."""
+    """Write the impressions of a split to one file, each with its `row` in the log.
+
+    Returns how many articles an impression listed both as clicked and as skipped; they count as clicked.
+    """
     schema = pa.schema([("row", pa.int64()), *IMPRESSIONS])
-    row = 0
+    row, num_both = 0, 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in counted(split.impressions(), report, f"read {split.name} impressions"):
             _check_impressions(batch, split, row)
             numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
-            writer.write_batch(pa.record_batch([numbers, *batch.columns], schema=schema))
+            resolved, count = resolve(batch)
+            writer.write_batch(pa.record_batch([numbers, *resolved.columns], schema=schema))
             row += batch.num_rows
-    return row
+            num_both += count
+    return num_both
 
 
 def _check_news(batch: pa.RecordBatch, split: Split, first_row: int) -> None:
@@ -99,42 +98,23 @@ def _files(split: Split) -> str:
     return ", ".join(str(file) for file in split.files[-1:])
 
 
-def number_news(engine: Engine, news: ir.Table, splits: Iterable[Split], first: ir.Table | None) -> ir.Table:
-    """(news_id, news, row, is_first): distinct articles, numbered from 1 by first appearance.
+def number_news(engine: Engine, news: ir.Table, first: ir.Table | None) -> ir.Table:
+    """(news_id, news, row, is_first, is_changed): distinct articles, numbered from 1 by first appearance.
 
-    Articles in `first` (news_id) have the first numbers, and `is_first` is 1 for them. An article may occur in
-    several splits, but only with the same text.
+    Articles in `first` (news_id) have the first numbers, and `is_first` is 1 for them. `row` is the last row of an
+    article, whose text is used; `is_changed` is 1 where an earlier row has another text.
     """
     text = ibis.literal("\x1f").join([news[name] for name in NEWS.names[1:]])
     copies = news.select("news_id", "row", text=text.hash())
-    distinct = copies.group_by("news_id").agg(row=_.row.min(), last=_.row.max(), texts=_.text.nunique())
+    distinct = copies.group_by("news_id").agg(
+        first_row=_.row.min(), row=_.row.max(), is_changed=(_.text.nunique() > 1).cast("int64")
+    )
     if first is None:
         marked = distinct.mutate(is_first=ibis.literal(0, "int64"))
     else:
         known = first.select(key="news_id", is_known=ibis.literal(1, "int64"))
         joined = distinct.left_join(known, distinct.news_id == known.key)
-        marked = joined.select("news_id", "row", "texts", is_first=_.is_known.fill_null(0))
-    by_first = ibis.window(order_by=[_.is_first.desc(), _.row])
+        marked = joined.mutate(is_first=_.is_known.fill_null(0)).drop("key", "is_known")
+    by_first = ibis.window(order_by=[_.is_first.desc(), _.first_row])
     numbered = engine.save(marked.mutate(news=1 + ibis.row_number().over(by_first)), "news-numbers")
-    clash = engine.load(numbered.filter(_.texts > 1).order_by("row").limit(1)).to_pylist()
-    if clash:
-        raise _two_texts(engine, news, clash[0]["news_id"], splits)
-    return numbered.select("news_id", "news", "row", "is_first")
-
-
-def _two_texts(engine: Engine, news: ir.Table, news_id: str, splits: Iterable[Split]) -> InputError:
-    copies = engine.load(news.filter(_.news_id == news_id).order_by("row")).to_pylist()
-    first = copies[0]
-    other = next(copy for copy in copies if any(copy[name] != first[name] for name in NEWS.names))
-    here, there = (_place(copy, splits) for copy in (other, first))
-    return InputError(
-        f"{here}: found article {news_id} with another text than {there}, expected the same; "
-        "remove one of them or give them different ids"
-    )
-
-
-def _place(copy: dict[str, Any], splits: Iterable[Split]) -> str:
-    """Origin of a row of `news`; text files have one article per line."""
-    file = next(split.files[0] for split in splits if split.name == copy["split"])
-    line = copy["split_row"] + 1
-    return f"{file}:{line}" if file.suffix == ".tsv" else f"{file.parent}: article {line} of {copy['split']}"
+    return numbered.select("news_id", "news", "row", "is_first", "is_changed")

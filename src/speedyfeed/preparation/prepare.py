@@ -6,9 +6,9 @@ with the log, and a store exists only once all of it is written.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from ibis import _
 
 from speedyfeed.checksums import sha256
 from speedyfeed.data.manifest import (
+    MANIFEST,
     Manifest,
     NewsCounts,
     SetAside,
@@ -28,7 +29,7 @@ from speedyfeed.data.manifest import (
 )
 from speedyfeed.data.reader_options import ReaderOptions
 from speedyfeed.data.readers import open_logs, open_split
-from speedyfeed.data.store import WORD_TOKENS, Store, open_store
+from speedyfeed.data.store import DOCUMENT_FREQUENCIES, WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
@@ -41,6 +42,9 @@ from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, commo
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
 from speedyfeed.ranges import Ranges
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +86,14 @@ def prepare(
     config: PrepareConfig,
     engine_config: EngineConfig | None = None,
     report: Report = silent,
+    *,
+    like: Path | None = None,
 ) -> Prepared:
-    """Make the store of a log, or open it when it exists and is up to date."""
+    """Make the store of a log, or open it when it exists and is up to date.
+
+    With `like`, text rules, document frequencies and word vocabulary are those of that store, so that models
+    trained on it can read the new one.
+    """
     options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
     logs = open_logs(logs_path, config.format, options)
     if logs.options is None and options != ReaderOptions():
@@ -99,7 +109,8 @@ def prepare(
             f"{logs_path}: found --validation {config.validation} for a log with a validation split of its own, "
             "expected one of them; leave out the option"
         )
-    rules = TextRules(config=config)
+    earlier = None if like is None else open_store(like)
+    rules = TextRules(config=config) if earlier is None else _rules_of(earlier, config)
     return _prepare(
         logs,
         logs_path,
@@ -109,6 +120,7 @@ def prepare(
         report,
         is_to_train=True,
         validation=config.validation,
+        like=earlier,
     )
 
 
@@ -142,6 +154,7 @@ def _prepare(
     *,
     is_to_train: bool,
     validation: float | None = None,
+    like: Store | None = None,
 ) -> Prepared:
     from speedyfeed.tokenizers import checksum_of, load_tokenizer
 
@@ -161,7 +174,13 @@ def _prepare(
         split=logs.options.split if logs.options else None,
         dev_from=logs.options.dev_from if logs.options else None,
         validation=validation,
+        like=None if like is None else sha256(like.path / MANIFEST),
     )
+    if like is not None and settings.tokenizer != like.manifest.settings.tokenizer:
+        raise InputError(
+            f"{like.path}: found tokens of another {config.encoder} than the one installed, expected the same; "
+            "put that encoder back, or prepare without --like"
+        )
     inputs = _fingerprint(logs, logs_path, report)
     if store_path.is_dir() and any(store_path.iterdir()):
         _require_same_origin(store_path, settings, inputs)
@@ -170,7 +189,7 @@ def _prepare(
         scratch = folder / "scratch"
         scratch.mkdir()
         with open_engine(engine_config, scratch) as engine:
-            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation)
+            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation, like)
         shutil.rmtree(scratch)
         manifest = Manifest(
             settings=settings,
@@ -201,17 +220,20 @@ def _build(
     report: Report,
     is_to_train: bool,
     validation: float | None,
+    like: Store | None,
 ) -> _Built:
     """Write every file of a store but its manifest."""
     num_rows = ingest_news(logs.splits, engine.scratch / "news.parquet", report)
-    for split in logs.splits:
-        ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report)
+    num_both = sum(
+        ingest_impressions(split, engine.scratch / f"{split.name}.parquet", report) for split in logs.splits
+    )
     sources = _divide_splits(engine, logs, validation) if is_to_train else _sources(engine, logs)
     news = engine.open(engine.scratch / "news.parquet")
     in_train = timeline.referenced(engine.open(sources.files["train"])) if is_to_train else None
-    numbers = number_news(engine, news, logs.splits, in_train)
-    num_train = int(engine.load(numbers.agg(news=_.is_first.sum().fill_null(0)))["news"][0].as_py())
-    numbered = news.drop("news_id", "split", "split_row").join(numbers, "row").drop("row", "is_first")
+    numbers = number_news(engine, news, in_train)
+    totals = engine.load(numbers.agg(train=_.is_first.sum().fill_null(0), changed=_.is_changed.sum().fill_null(0)))
+    num_train = int(totals["train"][0].as_py())
+    numbered = news.drop("news_id").join(numbers, "row").drop("row", "is_first", "is_changed")
     texts = engine.save(first_paragraphs(numbered, rules.config.body_paragraphs).order_by("news"), "texts")
     titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title", "abstract"))
     pq.write_table(titles, folder / "news.parquet")
@@ -219,22 +241,27 @@ def _build(
     tokenizers = {"news": tokenizer}
     vocabulary_size = None
     if is_to_train:
-        vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
-        vocabulary_size = len(vocabulary)
-        word_tokenizer = build_word_tokenizer(vocabulary)
-        word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+        if like is None:
+            vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
+            vocabulary_size = len(vocabulary)
+            word_tokenizer = build_word_tokenizer(vocabulary)
+            word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+        else:
+            vocabulary_size = like.manifest.counts.vocabulary_size
+            word_tokenizer = _copy_vocabulary(like, folder)
         tokenizers[WORD_TOKENS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
     num_measured = num_train if is_to_train else len(titles)
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
-    counts = _write_splits(engine, sources, ids, folder, report)
+    has_times = all(split.has_times for split in logs.splits)
+    counts = _write_splits(engine, sources, ids, folder, report, has_times=has_times)
     if is_to_train:
         _require_users(logs, counts["train"])
         if written.num_empty == len(titles):
-            fields = ", ".join(rules.config.fields)
+            names = ", ".join(rules.config.fields)
             raise InputError(
-                f"{logs.splits[0].files[0]}: none of {len(titles)} articles has a word in {fields}, expected "
+                f"{logs.splits[0].files[0]}: none of {len(titles)} articles has a word in {names}, expected "
                 "texts to learn from; check the columns, or give other --fields"
             )
     news_counts = NewsCounts(
@@ -243,6 +270,7 @@ def _build(
         repeated=num_rows - len(titles),
         without_words=written.num_empty,
         in_train=num_train,
+        changed=int(totals["changed"][0].as_py()),
     )
     store_counts = StoreCounts(
         news=news_counts,
@@ -250,8 +278,35 @@ def _build(
         vocabulary_size=vocabulary_size,
         notes=tuple(note for split in logs.splits for note in split.notes()),
         set_aside=sources.set_aside,
+        clicked_and_skipped=num_both,
     )
     return _Built(counts=store_counts, written=written)
+
+
+def _rules_of(earlier: Store, config: PrepareConfig) -> TextRules:
+    """Text rules of an earlier store; refused beside text options, which they would replace."""
+    changed = [field.name for field in fields(TextConfig) if getattr(config, field.name) != field.default]
+    if changed:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
+        raise InputError(
+            f"--like {earlier.path}: found {options} beside it, expected none of the text options: they are "
+            "those of that store; leave them out"
+        )
+    encoder = earlier.manifest.settings.encoder
+    document_frequencies = earlier.path / DOCUMENT_FREQUENCIES
+    return TextRules.of(earlier.text_facts, document_frequencies=document_frequencies, encoder=encoder)
+
+
+def _copy_vocabulary(like: Store, folder: Path) -> "PreTrainedTokenizerFast":
+    """Copy the word tokenizer and the document frequencies of a store, and load the tokenizer."""
+    from speedyfeed.tokenizers import load_tokenizer
+
+    (folder / WORD_TOKENS).mkdir()
+    for file in sorted(like.word_tokenizer.glob("*.json")):
+        shutil.copyfile(file, folder / WORD_TOKENS / file.name)
+    if (like.path / DOCUMENT_FREQUENCIES).exists():
+        shutil.copyfile(like.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
+    return load_tokenizer(str(folder / WORD_TOKENS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,13 +341,13 @@ def _divide_splits(engine: Engine, logs: Logs, validation: float | None) -> _Sou
 
 
 def _write_splits(
-    engine: Engine, sources: _Sources, ids: ir.Table, folder: Path, report: Report
+    engine: Engine, sources: _Sources, ids: ir.Table, folder: Path, report: Report, *, has_times: bool
 ) -> dict[str, SplitCounts]:
     """Write every split; histories that the log does not give are the clicks of train before the split."""
     counts: dict[str, SplitCounts] = {}
     for name, source in sources.files.items():
         if name == "train":
-            counts[name] = write_timelines(engine, source, ids, folder / name, report)
+            counts[name] = write_timelines(engine, source, ids, folder / name, report, has_times=has_times)
             continue
         is_from_train = name == "valid" and sources.set_aside is not None
         before = sources.files.get("train") if is_from_train else sources.whole_train

@@ -4,6 +4,7 @@ The engine sorts and this module streams: memory holds a few numbers per impress
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import ibis.expr.types as ir
@@ -15,6 +16,7 @@ from ibis import _
 from numpy.typing import NDArray
 
 from speedyfeed.data.manifest import SplitCounts
+from speedyfeed.data.store import CLICK_TIMES
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.progress import Report, counted
@@ -23,8 +25,13 @@ from speedyfeed.ragged import ArrayWriter, offsets_of
 Counts = dict[str, int]
 
 
-def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report) -> SplitCounts:
-    """Write the train split: clicks by user, and pools of negatives by impression, to which the clicks refer."""
+def write_timelines(
+    engine: Engine, source: Path, ids: ir.Table, folder: Path, report: Report, *, has_times: bool
+) -> SplitCounts:
+    """Write the train split: clicks by user, and pools of negatives by impression, to which the clicks refer.
+
+    Where no impression has negatives and the log has times, the time of each click is written too.
+    """
     folder.mkdir()
     impressions = engine.open(source)
     report("count train", 0, 0)
@@ -38,7 +45,8 @@ def write_timelines(engine: Engine, source: Path, ids: ir.Table, folder: Path, r
     textless = impressions.filter(_.skipped.length() > 0).anti_join(engine.reopen("pools"), "row")
     num_textless = engine.load(timeline.count_references(textless, "clicked", ids))["known"][0].as_py()
     clicks = counted(engine.read(timeline.clicks(impressions, ids), "timelines"), report, "join timelines")
-    users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes)
+    times = _load_times(source) if has_times and not pool_sizes.any() else None
+    users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes, times)
     pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
     return SplitCounts(
         read=read,
@@ -137,6 +145,14 @@ def _write_by_row(folder: Path, name: str, batches: Iterator[pa.RecordBatch], nu
     return lengths
 
 
+def _load_times(source: Path) -> NDArray[np.int64]:
+    """Time of each impression by row, in microseconds."""
+    times = pq.read_table(source, columns=["row", "time"])
+    by_row = np.empty(len(times), np.int64)
+    by_row[times["row"].to_numpy()] = times["time"].cast(pa.int64()).to_numpy()
+    return by_row
+
+
 def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Iterator[pa.RecordBatch]:
     """Yield the batches unchanged and write their labels."""
     for batch in batches:
@@ -145,9 +161,12 @@ def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Ite
 
 
 def _write_clicks(
-    folder: Path, batches: Iterator[pa.RecordBatch], pool_sizes: NDArray[np.int64]
+    folder: Path,
+    batches: Iterator[pa.RecordBatch],
+    pool_sizes: NDArray[np.int64],
+    times: NDArray[np.int64] | None,
 ) -> tuple[pa.Array, int, int]:
-    """Write (user_id, row, first, news), ordered by user.
+    """Write (user_id, row, first, news), ordered by user; `times` are those of the impressions, by row.
 
     Returns the user ids, the number of clicks, and the number of clicks with negatives.
     """
@@ -158,6 +177,7 @@ def _write_clicks(
         ArrayWriter(folder, "clicks.values", np.int32) as clicks,
         ArrayWriter(folder, "click_pools", np.int64) as click_pools,
         ArrayWriter(folder, "user_pools", np.int64) as user_pools,
+        ArrayWriter(folder, CLICK_TIMES, np.int64) if times is not None else nullcontext() as click_times,
     ):
         for batch in batches:
             runs = pc.run_end_encode(batch["user_id"])
@@ -175,6 +195,9 @@ def _write_clicks(
             has_pool = (rows >= 0) & (pool_sizes[rows] > 0)
             click_pools.append(np.where(has_pool, rows, -1))
             num_with_pool += int(has_pool.sum())
+            if times is not None and click_times is not None:
+                # A click of a history has no impression: the user's first one is the nearest to it.
+                click_times.append(times[np.where(rows >= 0, rows, batch["first"].to_numpy())])
         num_clicks = len(clicks)
     with ArrayWriter(folder, "clicks.offsets", np.int64) as offsets:
         offsets.append(offsets_of(np.concatenate(lengths) if lengths else np.zeros(0, np.int64)))

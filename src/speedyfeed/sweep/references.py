@@ -10,7 +10,6 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from speedyfeed.evaluation.metrics import RANKING, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings, ExactIndex
-from speedyfeed.run_evaluation import SEED, days_of, default_pool
+from speedyfeed.run_evaluation import SEED, Pool, days_of, default_pool
 
 NEWSROOM = "newsroom.json"
 
@@ -58,56 +57,71 @@ def find_references(
     logs: Path | None,
     split: str | None = None,
     *,
-    pool: Literal["split", "day"] | None = None,
+    pool: Pool | None = None,
 ) -> References:
     """References on a split and a pool, by default those of evaluated runs; `logs` are the store's raw logs."""
     split = choose_split(store.path, store.splits, split)
     shown = store.impressions(split)
-    is_by_day = (pool or default_pool(shown)) == "day"
-    pools = days_of(store, split) if is_by_day else np.zeros(len(shown.users), np.int64)
+    pool = pool or default_pool(shown)
+    pools = days_of(store, split) if pool == "day" else np.zeros(len(shown.users), np.int64)
+    num_all = store.num_news if pool == "all" else None
     titles = store.load_titles()
     known = [] if logs is None else _newsroom(store, logs)
     return References(
         impressions=int(np.count_nonzero(~np.isnan(_tied(shown)["auc"]))),
         pools=len(np.unique(pools)),
-        news_per_pool=_mean_size(shown, pools),
+        news_per_pool=num_all or _mean_size(shown, pools),
         references=[
-            measure_chance(shown, pools),
-            measure_popularity(store, shown, pools),
-            measure_title_length(store, shown, pools, titles["title"]),
-            *measure_categories(shown, pools, titles["category"]),
+            measure_chance(shown, pools, num_all=num_all),
+            measure_popularity(store, shown, pools, searches_all=pool == "all"),
+            measure_title_length(store, shown, pools, titles["title"], searches_all=pool == "all"),
+            *measure_categories(shown, pools, titles["category"], searches_all=pool == "all"),
             *known,
         ],
     )
 
 
-def measure_chance(shown: Impressions, pools: NDArray[np.int64]) -> Reference:
-    """All candidates tied. A metric of ties is its mean over all their orders, so this is exact."""
-    found = {name: float(np.nanmean(values)) for name, values in _tied(shown).items()}
-    sizes = _count_retrievable(shown, pools)
+def measure_chance(shown: Impressions, pools: NDArray[np.int64], *, num_all: int | None = None) -> Reference:
+    """All candidates tied. A metric of ties is its mean over all their orders, so this is exact.
+
+    `num_all` is the number of articles where recall searches all of them; None where it searches pools.
+    """
+    found = {
+        name: None if np.isnan(values).all() else float(np.nanmean(values))
+        for name, values in _tied(shown).items()
+    }
+    sizes = _count_retrievable(shown, pools, num_all)
     recall = {f"recall@{k}": float(np.mean(np.minimum(1.0, k / sizes))) for k in RECALL_AT}
     return Reference(name="chance", metrics={**found, **recall})
 
 
-def measure_popularity(store: Store, shown: Impressions, pools: NDArray[np.int64]) -> Reference:
+def measure_popularity(
+    store: Store, shown: Impressions, pools: NDArray[np.int64], *, searches_all: bool = False
+) -> Reference:
     """Articles ranked by all their clicks in train, those of histories included."""
     num_clicks_V = np.bincount(store.train.clicks.values, minlength=store.num_news + 1)
-    return _rank_alike("popularity", shown, pools, num_clicks_V.astype(np.float32))
+    return _rank_alike("popularity", shown, pools, num_clicks_V.astype(np.float32), searches_all=searches_all)
 
 
 def measure_title_length(
-    store: Store, shown: Impressions, pools: NDArray[np.int64], titles: pa.ChunkedArray
+    store: Store,
+    shown: Impressions,
+    pools: NDArray[np.int64],
+    titles: pa.ChunkedArray,
+    *,
+    searches_all: bool = False,
 ) -> Reference:
     """Articles ranked by the length of their title in characters: longest first, or shortest if train says so."""
     lengths_V = np.concatenate([[0.0], pc.utf8_length(titles).to_numpy()]).astype(np.float32)
     clicked = store.train.clicks.values[store.train.click_pools[:] >= 0]
     skipped = store.train.pools.values
     is_longer = not len(skipped) or lengths_V[clicked].mean() >= lengths_V[skipped].mean()
-    return _rank_alike("title length", shown, pools, lengths_V if is_longer else -lengths_V)
+    scores_V = lengths_V if is_longer else -lengths_V
+    return _rank_alike("title length", shown, pools, scores_V, searches_all=searches_all)
 
 
 def measure_categories(
-    shown: Impressions, pools: NDArray[np.int64], categories: pa.ChunkedArray
+    shown: Impressions, pools: NDArray[np.int64], categories: pa.ChunkedArray, *, searches_all: bool = False
 ) -> list[Reference]:
     """Articles ranked by the number of clicks of the history with the same category; empty without categories."""
     encoded = categories.combine_chunks().dictionary_encode()
@@ -124,18 +138,33 @@ def measure_categories(
         np.add.at(counts_BC, rows, onehot_VC[histories.values])
         return counts_BC
 
-    return [_measure("category counts", shown, pools, onehot_VC, count)]
+    return [_measure("category counts", shown, pools, onehot_VC, count, searches_all=searches_all)]
 
 
 def _rank_alike(
-    name: str, shown: Impressions, pools: NDArray[np.int64], scores_V: NDArray[np.float32]
+    name: str,
+    shown: Impressions,
+    pools: NDArray[np.int64],
+    scores_V: NDArray[np.float32],
+    *,
+    searches_all: bool,
 ) -> Reference:
     """Articles ranked by one score, whoever the user is: embeddings of width 1, and one user for all."""
-    return _measure(name, shown, pools, scores_V[:, None], lambda users, _: np.ones((len(users), 1), np.float32))
+
+    def encode_users(users: Ragged, _: NDArray[np.int64]) -> Embeddings:
+        return np.ones((len(users), 1), np.float32)
+
+    return _measure(name, shown, pools, scores_V[:, None], encode_users, searches_all=searches_all)
 
 
 def _measure(
-    name: str, shown: Impressions, pools: NDArray[np.int64], news_VD: Embeddings, encode_users: EncodeUsers
+    name: str,
+    shown: Impressions,
+    pools: NDArray[np.int64],
+    news_VD: Embeddings,
+    encode_users: EncodeUsers,
+    *,
+    searches_all: bool,
 ) -> Reference:
     report = evaluate(
         shown,
@@ -143,6 +172,7 @@ def _measure(
         encode_users,
         np.random.default_rng(SEED),
         pools=pools,
+        searches_all=searches_all,
         build_index=ExactIndex.build,
         resamples=1,  # intervals are not used
     )
@@ -164,14 +194,14 @@ def _news_of(shown: Impressions, rows: NDArray[np.int64]) -> NDArray[np.integer]
     return np.asarray(news[news != PAD_NEWS])
 
 
-def _count_retrievable(shown: Impressions, pools: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_retrievable(shown: Impressions, pools: NDArray[np.int64], num_all: int | None) -> NDArray[np.int64]:
     """Number of articles that each impression with a click can retrieve: its pool, less the user's history."""
     users = np.repeat(np.arange(len(shown.histories)), shown.histories.lengths)
     clicks = np.unique(np.stack([users, shown.histories.values.astype(np.int64)]), axis=1)
     sizes = np.zeros(len(shown.users), np.int64)
     for pool in np.unique(pools):
         rows = np.flatnonzero(pools == pool)
-        news = _news_of(shown, rows)
+        news = _news_of(shown, rows) if num_all is None else np.arange(1, num_all + 1)
         num_clicked = np.bincount(clicks[0, np.isin(clicks[1], news)], minlength=len(shown.histories))
         sizes[rows] = len(news) - num_clicked[shown.users[rows]]
     is_clicked = np.repeat(np.arange(len(shown.users)), shown.candidates.lengths)[shown.labels == 1]

@@ -3,7 +3,7 @@
 initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -26,6 +26,24 @@ Watch = Callable[[Trainer, Batch], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """What a callback sees after every step."""
+
+    progress: Progress
+    """How far the run has come: step, epochs, clicks, seconds and best AUC."""
+    fraction: float
+    """Fraction of the run that is over."""
+    loss: float
+    """Loss of the step."""
+    validation_auc: float | None
+    """AUC of the validation that followed the step; None where none was due."""
+
+
+Callback = Callable[[StepReport], bool | None]
+"""A function called after every step; one that returns True stops the run as Ctrl-C does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     """How far a call of `train` came."""
 
@@ -44,21 +62,29 @@ def train(
     report: Report = silent,
     group: ProcessGroup = SINGLE_PROCESS,
     watch: Watch | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
-    `watch` is called with every batch before it is learned from; its time is not counted. A run that another
-    process trains is refused.
+    `watch` is called with every batch before it is learned from; its time is not counted. `callbacks` are called
+    on rank 0 after every step, and may stop the run. A run that another process trains is refused.
     """
     lock = group.on_rank_0(lambda: FolderLock(run.path))
     try:
-        return _train(run, store, report, group, watch)
+        return _train(run, store, report, group, watch, callbacks)
     finally:
         if lock is not None:
             lock.release()
 
 
-def _train(run: RunFolder, store: Store, report: Report, group: ProcessGroup, watch: Watch | None) -> Outcome:
+def _train(
+    run: RunFolder,
+    store: Store,
+    report: Report,
+    group: ProcessGroup,
+    watch: Watch | None,
+    callbacks: Sequence[Callback],
+) -> Outcome:
     with Stop() as stop:
         trainer = Trainer(run, store, group)
         checkpointer = Checkpointer(trainer)
@@ -78,7 +104,7 @@ def _train(run: RunFolder, store: Store, report: Report, group: ProcessGroup, wa
                 if state is None:
                     validator.initialize(schedule, stop.heard_by(report, group))
                 recorder = _Recorder(metrics, report, group)
-                _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch)
+                _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch, callbacks)
                 if schedule.is_done:
                     loader.close()
                     validator.run_interpolated(schedule, stop)
@@ -108,6 +134,7 @@ def _learn(
     recorder: "_Recorder",
     stop: Stop,
     watch: Watch | None,
+    callbacks: Sequence[Callback],
 ) -> None:
     """Take steps until the schedule is done or a signal asks to stop."""
     clock = _Clock()
@@ -126,8 +153,10 @@ def _learn(
         recorder.write(schedule, trainer, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
             _finish(trainer, schedule, recorder, factor)
-        if schedule.validation_is_due:
-            validator.run(schedule)
+        auc = validator.run(schedule) if schedule.validation_is_due else None
+        if callbacks:
+            _call(callbacks, schedule, stop, trainer.group, loss=loss, auc=auc)
+            is_stopped = trainer.group.any(stop.is_asked)
         if schedule.checkpoint_is_due or (is_stopped and schedule.is_between_updates):
             checkpointer.save(schedule, loader.state(), recorder.metrics)
             if is_stopped:
@@ -136,6 +165,23 @@ def _learn(
         schedule.finish()
         _finish(trainer, schedule, recorder, factor)
         checkpointer.save(schedule, loader.state(), recorder.metrics)
+
+
+def _call(
+    callbacks: Sequence[Callback],
+    schedule: Schedule,
+    stop: Stop,
+    group: ProcessGroup,
+    *,
+    loss: float,
+    auc: float | None,
+) -> None:
+    """Call all callbacks on rank 0; one of them may ask to stop, but not after the last step."""
+    if group.is_rank_0:
+        report = StepReport(progress=schedule.progress, fraction=schedule.fraction, loss=loss, validation_auc=auc)
+        asked = [callback(report) for callback in callbacks]
+        if any(asked) and not schedule.is_done:
+            stop.is_asked = True
 
 
 def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:

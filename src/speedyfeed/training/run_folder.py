@@ -67,6 +67,10 @@ class RunFacts:
     """Precision of training; None until the first step is prepared."""
     word_vectors: dict[str, int] = field(default_factory=dict)
     """Counts of words in all and of words with a pretrained vector; empty without a GloVe file."""
+    warm_start: str | None = None
+    """Finished run whose weights this run begins with; None for a run from pretrained or random weights."""
+    taken_over: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Numbers of `known` and `new` users, categories and words of a warm start; empty without one."""
     best_auc: float | None = None
     """Best validation AUC; None until training ends."""
 
@@ -131,20 +135,29 @@ class RunFolder:
             )
 
 
-def start_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
-    """Create a run folder; a folder that holds a run already is refused."""
+def start_run(path: Path, config: RunConfig, store: Store, *, warm_start: Path | None = None) -> RunFolder:
+    """Create a run folder; a folder that holds a run already is refused.
+
+    `warm_start` is a finished run whose weights the new one begins with.
+    """
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
     facts = RunFacts(
         config=config,
         store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
         text=store.text_facts,
+        warm_start=None if warm_start is None else str(_absolute(warm_start)),
     )
     with new_folder(path) as folder:
         write_json(folder / RUN, seal(facts.to_json()))
         if (store.path / DOCUMENT_FREQUENCIES).exists():
             shutil.copyfile(store.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
     return RunFolder(path, facts)
+
+
+def _absolute(path: Path) -> Path:
+    """Absolute path of what exists; anything else is a name on the Hub."""
+    return path.resolve() if path.exists() else path
 
 
 def open_run(path: Path) -> RunFolder:

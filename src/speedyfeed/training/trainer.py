@@ -8,6 +8,8 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,6 +38,7 @@ from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.run_folder import PrecisionFact, RunFolder
 from speedyfeed.training.validation_sample import ValidationSample
+from speedyfeed.training.warm_start import warm_start
 from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
@@ -198,8 +201,11 @@ class Trainer:
         yield from ids.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
 
     def initialize(self) -> None:
-        """Initialize a new run: the projection from encoded articles of train, or random attention queries."""
-        if self.config.train.init == "random":
+        """Initialize a new run: weights of an earlier run, a projection fitted to articles, or random queries."""
+        if self.run.facts.warm_start is not None:
+            taken = warm_start(self.model, Path(self.run.facts.warm_start))
+            self.group.on_rank_0(lambda: self.run.note(taken_over=asdict(taken)))
+        elif self.config.train.init == "random":
             self.model.draw_queries()
         else:
             rng = np.random.default_rng(self.config.train.seed)

@@ -51,10 +51,13 @@ class Validator:
             auc = self._trainer.validate(lambda _, done, total, note="": report(INITIAL, done, total, note))
             self._record(schedule, auc)
 
-    def run(self, schedule: Schedule) -> None:
-        """Validate the model as it is; nothing happens in a run without validation."""
-        if self._trainer.validation is not None:
-            self._record(schedule, self._trainer.validate())
+    def run(self, schedule: Schedule) -> float | None:
+        """Validate the model as it is and return its AUC; None in a run without validation."""
+        if self._trainer.validation is None:
+            return None
+        auc = self._trainer.validate()
+        self._record(schedule, auc)
+        return auc
 
     def run_interpolated(self, schedule: Schedule, stop: Stop) -> None:
         """Validate weights between the initial and the final ones, where the initial ones were saved."""

@@ -337,6 +337,8 @@ FUTURE = "2199-01-31T09:00:00"
         (("2026-01-31", "2026-02-30"), ":3: found time '2026-02-30' that the calendar does not have"),
         (("1989-12-31",), ":2: found time '1989-12-31' before 1990, expected a time from 1990 to now"),
         (("-5",), ":2: found time '-5' before 1990"),
+        (("0",), ":2: found time '0' before 1990"),
+        (("1970-01-01T00:00:00Z",), ":2: found time '1970-01-01T00:00:00Z' before 1990"),
         (("20260131",), ":2: found time '20260131' before 1990"),
         ((FUTURE,), f":2: found time '{FUTURE}' in the future"),
         (("1769860800000000",), ":2: found time '1769860800000000' in the future"),
@@ -408,6 +410,26 @@ def test_a_line_is_found_beyond_the_first_block(log, monkeypatch):
     assert "interactions.csv:18: found an empty" in refused(
         log(table=TABLE + "\n\n" + TABLE[26:] + ",N1,2026-01-01\n")
     )
+
+
+def test_a_line_longer_than_a_block_is_refused(log, monkeypatch):
+    monkeypatch.setattr(headed, "BLOCK_BYTES", 100)
+    for text in ("x" * 1000, '"' + "x\n" * 500 + '"'):
+        found = refused(log(items=f"item_id,title\nN1,Snow\nN2,{text}\nN3,Rain\n"))
+        assert "items.csv:3: found a row of more than 100 bytes, expected a shorter one" in found
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_long_line_is_read(log, news_rows, kind):
+    text = "snow " * 100_000
+    items = {"csv": f"item_id,title\nN1,{text}\n", "jsonl": json.dumps({"id": "N1", "title": text}) + "\n"}
+    train, _ = log(items=items[kind], names=(f"items.{kind}", "interactions.csv"))
+    assert [row["title"] for row in news_rows(train)] == [text]
+
+
+def test_a_file_that_is_one_endless_header_is_refused(log):
+    found = refused(log(items="x" * 200_000))
+    assert "items.csv:1: found no header (field larger than field limit" in found
 
 
 @pytest.mark.parametrize(

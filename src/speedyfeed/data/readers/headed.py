@@ -97,6 +97,10 @@ class HeadedTable:
                 return tuple(next(filter(None, csv.reader(file, delimiter=self._separator)), ()))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise self._broken_gzip(error) from None
+        except csv.Error as error:
+            raise InputError(
+                f"{self.path}:1: found no header ({error}), expected the names of the columns; check the file"
+            ) from None
 
     def _read(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if self._kind == ".parquet":
@@ -148,6 +152,9 @@ class HeadedTable:
                 f"{where}: found {row.actual_columns} fields, expected {row.expected_columns} ({names}); "
                 'add what is missing, or put "..." around a field that holds a separator or a newline'
             ) from None
+        if "straddling" in str(error):  # a row longer than a block
+            deque(self._lines_of_rows(), maxlen=0)
+            raise self._too_long(str(self.path)) from None
         if "UTF8" in str(error):
             raise InputError(
                 f"{where}: found bytes that are no UTF-8, expected UTF-8; save the file as UTF-8"
@@ -179,6 +186,8 @@ class HeadedTable:
                         yield before + 1
                     before = rows.line_num
         except csv.Error as error:
+            if "field larger" in str(error):
+                raise self._too_long(f"{self.path}:{before + 1}") from None
             raise InputError(
                 f"{self.path}:{before + 1}: found a quote that is not closed, or text behind it ({error}), "
                 'expected "..." around a field and "" for a quote in it; correct the quotes'
@@ -189,6 +198,12 @@ class HeadedTable:
     def _open_text(self) -> TextIO:
         opens = gzip.open if self.path.suffix == ".gz" else open
         return cast(TextIO, opens(self.path, "rt", encoding="utf-8-sig", errors="replace", newline=""))
+
+    def _too_long(self, where: str) -> InputError:
+        return InputError(
+            f"{where}: found a row of more than {BLOCK_BYTES:,} bytes, expected a shorter one; check that its "
+            "quotes are closed, or shorten its text"
+        )
 
     def _broken_gzip(self, error: Exception) -> InputError:
         return InputError(

@@ -1,0 +1,126 @@
+"""Warm start: the weights of a finished run as the beginning of a run on a later store.
+
+    users of the earlier run   U7 U8          rows of U8 and U9 in the new embedding: U8's row, a new row
+    users of the new store     U8 U9
+
+Weights of the same shape are copied. Embeddings of users, categories and words are copied name by name, because
+the names of a later store are others and in another order; new names have their initial rows. The optimizer starts
+anew.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from speedyfeed.encoding.inputs import Articles
+from speedyfeed.errors import InputError
+from speedyfeed.models.words import WordNewsEncoder
+from speedyfeed.pretrained import Recommender
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenOver:
+    """Names whose embeddings were taken over from an earlier run, and names that are new."""
+
+    known: dict[str, int]
+    """Number of users, categories, subcategories and words that the earlier run knew; only kinds in use."""
+    new: dict[str, int]
+    """Number of those that it did not know."""
+
+    def describe(self) -> str:
+        """Counts of each kind on one line."""
+        kinds = [f"{kind} {known:,} known and {self.new[kind]:,} new" for kind, known in self.known.items()]
+        return "; ".join(kinds) or "no embeddings of names"
+
+
+def warm_start(model: Recommender, path: Path) -> TakenOver:
+    """Load the weights of the finished run at `path` into a new model; refused where they do not fit."""
+    earlier = Recommender.from_pretrained(path)
+    if earlier.config.news.encoder != model.config.news.encoder:
+        raise InputError(
+            f"--from {path}: found encoder {earlier.config.news.encoder!r}, asked for "
+            f"{model.config.news.encoder!r}; give --encoder {earlier.config.news.encoder}, or leave out --from"
+        )
+    _require_same_tokens(earlier, model, path)
+    taken = TakenOver(known={}, new={})
+    before, after = _names(earlier), _names(model)
+    source, target = earlier.state_dict(), model.state_dict()
+    if source.keys() != target.keys():
+        odd = sorted(source.keys() ^ target.keys())[0]
+        raise _other_settings(path, f"weights {odd} in one of them only")
+    with torch.no_grad():
+        for name, weights in target.items():
+            kind = _kind(model, name)
+            if kind is None:
+                if source[name].shape != weights.shape:
+                    raise _other_settings(path, f"{name} of shape {tuple(source[name].shape)}")
+                weights.copy_(source[name])
+            elif source[name].shape[1:] != weights.shape[1:]:
+                raise _other_settings(path, f"{name} of width {source[name].shape[-1]}")
+            else:
+                taken.known[kind] = _copy_rows(weights, source[name], after[kind], before[kind])
+                taken.new[kind] = len(after[kind]) - taken.known[kind]
+    log.info("warm start from %s: %s", path, taken.describe())
+    return taken
+
+
+def _require_same_tokens(earlier: Recommender, model: Recommender, path: Path) -> None:
+    """Refuse tokens of another tokenizer; words are taken over one by one."""
+    was, now = earlier.news.packer, model.news.packer
+    if model.news.uses_words or not isinstance(was, Articles) or not isinstance(now, Articles):
+        return
+    if was.text.settings.tokenizer != now.text.settings.tokenizer:
+        raise InputError(
+            f"--from {path}: found a model of another tokenizer than that of the store, expected the same; "
+            "prepare the store with --like the store of that run, or leave out --from"
+        )
+
+
+def _names(model: Recommender) -> dict[str, Mapping[str, int]]:
+    """Row of each name in the embedding of its kind; row 0 of users and categories is the unknown one."""
+    maps = model.id_maps
+    rows = {kind: _rows(getattr(maps, kind)) for kind in ("users", "categories", "subcategories")}
+    words = model.news.vocabulary if isinstance(model.news, WordNewsEncoder) else {}
+    return {**rows, "words": words}
+
+
+def _rows(names: Sequence[str]) -> dict[str, int]:
+    return {name: row for row, name in enumerate(names, start=1)}
+
+
+def _kind(model: Recommender, name: str) -> str | None:
+    """Kind of names that the rows of some weights belong to; None for all other weights."""
+    if name.endswith("user_embeddings.weight"):
+        return "users"
+    if name == "news.category.weight":
+        return "categories"
+    if name == "news.embedding.weight" and isinstance(model.news, WordNewsEncoder):
+        return "words"
+    for number, kind in enumerate(("categories", "subcategories")):
+        if name in (
+            f"news.word_encoder.categories.{number}.weight",
+            f"news.word_encoder.categories.{number}.0.weight",
+        ):
+            return kind
+    return None
+
+
+def _copy_rows(weights: Tensor, source: Tensor, after: Mapping[str, int], before: Mapping[str, int]) -> int:
+    """Copy the rows of the names that both have, and row 0; returns the number of names."""
+    known = [name for name in after if name in before]
+    rows = torch.tensor([0, *(after[name] for name in known)])
+    weights[rows.to(weights.device)] = source[torch.tensor([0, *(before[name] for name in known)])].to(weights)
+    return len(known)
+
+
+def _other_settings(path: Path, found: str) -> InputError:
+    return InputError(
+        f"--from {path}: found {found}, expected a model of the same settings; train with the recipe and the "
+        "options of that run, or leave out --from"
+    )
