@@ -113,7 +113,7 @@ def test_a_recipe_of_the_paper_trains(name, prefix, newsroom, tiny_encoder, tmp_
     main(["train", str(store), str(run), "--recipe", name, encoder, *limits])
     capsys.readouterr()
     saved = json.loads((run / "run.json").read_text("utf-8"))
-    assert saved["init"] is None
+    assert saved["config"]["train"]["init"] == "random"
     model = Recommender.from_pretrained(run)
     assert isinstance(model.news, NewsEncoder)
     assert isinstance(model.news.projection, torch.nn.Identity)

@@ -8,6 +8,7 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.config import RunConfig, TrainConfig
+from speedyfeed.training.losses import LossConfig
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,7 @@ def config(tiny_encoder):
     return RunConfig(
         news=NewsEncoderConfig(encoder=str(tiny_encoder), dim=16),
         batch=BatchConfig(token_budget=1500, max_clicks=30, negatives=1),
+        loss=LossConfig(fallback_negatives_weight=0.05),
         cache=CacheConfig(gamma=5, beta=0.1, draw="step"),
         train=TrainConfig(
             epochs=1,

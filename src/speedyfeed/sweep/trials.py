@@ -12,7 +12,7 @@ import logging
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -68,7 +68,7 @@ class Limits:
 
     def limit(self, run: RunConfig) -> RunConfig:
         """The run within these limits; one without training steps, such as zero-shot, stays without."""
-        limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
+        limits = {field.name: getattr(self, field.name) for field in fields(self)}
         if run.train.steps == 0:
             limits |= {"steps": 0, "validations": 0}
         return replace(run, train=replace(run.train, max_checkpoints=1, **limits))

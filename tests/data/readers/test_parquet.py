@@ -157,7 +157,7 @@ def test_a_file_that_is_not_parquet_is_an_error(log, news_rows, content):
     folder = log()
     (folder / "train" / "news.parquet").write_bytes(content)
     (split,) = parquet.open_splits(folder)
-    with pytest.raises(InputError, match=r"news\.parquet: found .*, expected a Parquet file; "):
+    with pytest.raises(InputError, match=r"news\.parquet: found .*, expected a whole Parquet file; "):
         news_rows(split)
 
 

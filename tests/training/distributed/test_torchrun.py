@@ -30,9 +30,11 @@ def weights(run):
 
 
 def clicks_of_an_epoch(store, config):
-    """Clicks of the users who have a click with negatives of its own among their latest ones."""
+    """Clicks to learn from: all, or those with negatives of their own."""
     lengths = np.minimum(store.train.clicks.lengths, config.batch.max_clicks)
-    return int(lengths[count_with_pool(store.train, store.train.clicks.offsets[1:] - lengths) > 0].sum())
+    if config.loss.fallback_negatives_weight:
+        return int(lengths.sum())
+    return int(count_with_pool(store.train, store.train.clicks.offsets[1:] - lengths).sum())
 
 
 def stopping_at(step, rank):
