@@ -230,7 +230,7 @@ SMOKES = {
     ),
     "last": lambda run: replace(run, news=replace(run.news, encoder=f"last:{run.news.encoder}")),
     "padded": lambda run: replace(run, batch=replace(run.batch, mode="padded")),
-    "draw step": lambda run: replace(run, cache=replace(run.cache, draw="step")),
+    "draw step": lambda run: replace(run, cache=replace(run.cache, draw="step", gamma=2)),
     "accumulated": lambda run: replace(run, train=replace(run.train, accumulate=3)),
 }
 

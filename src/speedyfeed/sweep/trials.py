@@ -68,7 +68,7 @@ class Limits:
 
     def limit(self, run: RunConfig) -> RunConfig:
         """The run within these limits; one without training steps, such as zero-shot, stays without."""
-        limits = {field.name: getattr(self, field.name) for field in fields(self)}
+        limits = {field.name: getattr(self, field.name) for field in fields(Limits)}
         if run.train.steps == 0:
             limits |= {"steps": 0, "validations": 0}
         return replace(run, train=replace(run.train, max_checkpoints=1, **limits))
