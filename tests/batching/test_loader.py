@@ -147,7 +147,7 @@ def test_a_state_of_another_log_is_refused():
 
 
 def test_a_prepared_store_is_read_as_it_is(mind_logs, tmp_path):
-    store = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store
+    store = prepare(mind_logs, tmp_path / "store", PrepareConfig(validation=0)).store
     tokens = news_lengths(store.news)
     assert len(tokens) == store.num_news + 1
     with Loader(store.train, tokens, BatchConfig(), CacheConfig(), seed=0, epochs=1) as loader:
