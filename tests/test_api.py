@@ -73,15 +73,14 @@ def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny_encoder,
     news = replace(config.news, encoder=str(tiny_encoder))
     config = replace(config, news=news, train=replace(config.train, steps=4, validations=2))
     seen = []
-    run = tmp_path / "run"
-    outcome = speedyfeed.train(
-        newsroom.refined, run, config, callbacks=[seen.append, lambda step: step.progress.step == 2]
-    )
+    run, store = tmp_path / "run", tmp_path / "store"
+    speedyfeed.prepare(newsroom.logs, store)
+    outcome = speedyfeed.train(store, run, config, callbacks=[seen.append, lambda step: step.progress.step == 2])
     assert not outcome.is_finished
     assert [one.progress.step for one in seen] == [1, 2]
     assert [one.validation_auc is None for one in seen] == [True, False]
     assert seen[1].fraction == 0.5
-    stopped = speedyfeed.train(newsroom.refined, run, config, callbacks=[seen.append, lambda step: True])
+    stopped = speedyfeed.train(store, run, config, callbacks=[seen.append, lambda step: True])
     assert not stopped.is_finished
-    assert speedyfeed.train(newsroom.refined, run, config, callbacks=[seen.append]).is_finished
+    assert speedyfeed.train(store, run, config, callbacks=[seen.append]).is_finished
     assert [one.progress.step for one in seen] == [1, 2, 3, 4]
