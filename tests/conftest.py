@@ -156,7 +156,7 @@ def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Ne
         zero=folder / "zero",
         trained=folder / "trained",
     )
-    synthesize(room.logs, SynthConfig(users=400, news=300, days=7))
+    synthesize(room.logs, SynthConfig(users=200, news=800, days=10))
     shutil.rmtree(room.logs / "test")  # what public logs have: train and dev
     behaviors = room.logs / "dev" / "behaviors.tsv"
     lines = behaviors.read_text("utf-8").splitlines()[:120]
