@@ -18,5 +18,5 @@ def forked_pools(monkeypatch):
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("newsroom")
-    synthesize(folder / "logs", SynthConfig(shape="paper", users=220, news=300, days=8))
+    synthesize(folder / "logs", SynthConfig(shape="paper", users=220, news=600, days=10))
     return prepare(folder / "logs", folder / "store", PrepareConfig(fields=("title", "abstract"))).store

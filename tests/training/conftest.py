@@ -14,7 +14,7 @@ from speedyfeed.training.losses import LossConfig
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("newsroom")
-    synthesize(folder / "logs", SynthConfig(users=300, news=400, days=8))
+    synthesize(folder / "logs", SynthConfig(users=300, news=800, days=10))
     return prepare(folder / "logs", folder / "store", PrepareConfig()).store
 
 
