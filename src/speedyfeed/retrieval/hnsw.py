@@ -28,6 +28,9 @@ from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.retrieval.index import FACTS, Embeddings, Ids, Neighbours
 
+SERIAL_NEWS = 10_000
+"""Maximum number of articles that one thread adds: the same articles then give the same graph, as in evaluation.
+More are added by all threads, in any order."""
 _TOLERANCE = 0.01  # norms that differ by less than this fraction count as equal
 
 
@@ -111,7 +114,8 @@ class HnswIndex:
             rows = np.flatnonzero(graph_of == number)
             if len(rows):
                 graph.metric = MetricKind.Cos
-                graph.add(ids[rows].astype(np.uint64), np.ascontiguousarray(embeddings[rows], np.float32))
+                vectors = np.ascontiguousarray(embeddings[rows], np.float32)
+                graph.add(ids[rows].astype(np.uint64), vectors, threads=int(len(rows) <= SERIAL_NEWS))
                 graph.metric = MetricKind.IP
 
     def remove(self, ids: Ids) -> None:
