@@ -59,7 +59,7 @@ def test_clicks_have_the_long_tail_of_the_paper(paper):
 
 def test_readers_click_as_often_as_in_the_paper(paper):
     found = figures(paper[1])
-    assert found["clicks per user"] == pytest.approx(15.27, rel=0.12)
+    assert found["clicks per user"] == pytest.approx(15.27, rel=0.1)
     assert found["users with more than 100 clicks (%)"] == pytest.approx(3.26, rel=0.2)
     assert found["clicks per impression"] == pytest.approx(1.74, abs=0.1)
 

@@ -67,7 +67,7 @@ def run(arguments: Arguments) -> None:
     finished = open_finished_run(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
         evaluated = evaluate_run(finished, data, report=report)
-    _print_quality(newsroom, evaluated)
+    _print_quality(newsroom, evaluated, outcome)
     _print_speed(folder.config, outcome, path, store)
     _print_user(finished, store)
     print(f"\nAll metrics: speedyfeed evaluate {path}\nOpen it:     speedyfeed serve {path}")
@@ -85,7 +85,7 @@ def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, evaluated: Report) -> None:
+def _print_quality(newsroom: Newsroom, evaluated: Report, outcome: Outcome) -> None:
     found = evaluated.overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
     print(f"\nAUC on {evaluated.overall.num_impressions:,} impressions of later days")
@@ -94,6 +94,8 @@ def _print_quality(newsroom: Newsroom, evaluated: Report) -> None:
     print(f"  {'this model':12}{found.mean:7.4f}   95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
     print(f"  {'best':12}{newsroom.best_auc:7.4f}   with every user's true interests")
     print(f"  {gap:.0%} of the way from popularity to the best possible")
+    if outcome.best_is_initial:
+        print("  this is the initial model: no model that training reached validated better")
 
 
 def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) -> None:
