@@ -18,6 +18,8 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 WORTHWHILE = 1.05
 """Minimum speed-up of bf16 over fp32 for `auto` to choose it; below that, accuracy is worth more."""
 
+DECISIVE = 3.0
+"""Ratio of the timings of both precisions from which on one timing of each is enough."""
 MIN_REPEATS = 3
 """Minimum number of timings of each precision; the shortest counts."""
 
@@ -90,6 +92,8 @@ def _measure(device: torch.device, trial: Callable[[], None], seconds: float) ->
         for precision in candidates:  # alternating, so that load of the machine affects both alike
             best[precision.name] = min(best[precision.name], _time(precision, trial))
         repeats += 1
+        if max(best.values()) > DECISIVE * min(best.values()):
+            break  # processors without bf16 take ten times as long: no need to measure that exactly
     gain = best["fp32"] / best["bf16"]
     name = "bf16" if gain >= WORTHWHILE else "fp32"
     kind = "of the clock" if device.type == "cuda" else "of processor time"
