@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.users import (
+    RECENCY,
+    RECENCY_SCALE,
     USER_ENCODERS,
     AttentiveUser,
     SelfAttentionUser,
@@ -30,6 +32,7 @@ def build(name: str, seed: int = 0) -> nn.Module:
         encoder.start.normal_()
         if name == "attentive":
             encoder.score.weight.normal_()
+            encoder.recency.normal_(std=1 / RECENCY_SCALE)
     return encoder
 
 
@@ -61,8 +64,11 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, user: int) -> Tens
     if name == "self-attention":
         items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
     if name == "attentive":
-        scores = [encoder.score.weight[0] @ click for click in clicks]
-        return encoder.start + (weighted(scores, list(clicks)) if len(clicks) else 0)
+        if not len(clicks):
+            return encoder.start * 1
+        recency = RECENCY_SCALE * encoder.recency[: len(clicks)].flip(0)
+        scores = [encoder.score.weight[0] @ click + recency[place] for place, click in enumerate(clicks)]
+        return weighted(scores, list(clicks))
     if name == "npa":
         query = torch.relu(encoder.user_query.query(encoder.user_query.user_embeddings.weight[user]))
         scores = [query @ torch.tanh(encoder.user_query.project(item)) for item in items]
@@ -131,7 +137,31 @@ def test_attentive_weights_by_hand() -> None:
         encoder.start.fill_(5.0)
     two = math.log(2.0)  # a click of that value weighs twice as much as one of zero
     users = encoder(torch.tensor([[[0.0], [two], [two]]]), torch.ones(1, 3, dtype=torch.bool))
-    assert users.flatten().tolist() == pytest.approx([5.0, 5.0, 5.0 + two * 2 / 3, 5.0 + two * 4 / 5])
+    assert users.flatten().tolist() == pytest.approx([5.0, 0.0, two * 2 / 3, two * 4 / 5])
+    with torch.no_grad():
+        encoder.score.weight.zero_()
+        encoder.recency[0] = two / RECENCY_SCALE  # the latest click weighs twice as much as each other one
+    users = encoder(torch.tensor([[[0.0], [0.0], [1.0], [7.0]]]), torch.tensor([[True, True, True, False]]))
+    assert users.flatten().tolist() == pytest.approx([5.0, 0.0, 0.0, 1 / 2, 1 / 2])
+
+
+def test_clicks_older_than_those_with_a_weight_of_their_own_share_the_last() -> None:
+    encoder = AttentiveUser(dim=1)
+    with torch.no_grad():
+        encoder.recency[-1] = -1e3
+    clicks = torch.cat([torch.full((1, 9, 1), 5.0), torch.ones(1, RECENCY - 1, 1)], 1)
+    users = encoder(clicks, torch.ones(clicks.shape[:2], dtype=torch.bool))
+    assert users[0, -1].item() == pytest.approx(1.0)
+    assert users[0, 9].item() == pytest.approx(5.0)
+
+
+def test_without_recency_the_order_of_the_clicks_does_not_matter() -> None:
+    encoder = build_user_encoder(UserConfig(recency=False), dim=DIM)
+    assert {name for name, _ in encoder.named_parameters()} == {"start", "score.weight"}
+    with torch.no_grad():
+        encoder.score.weight.normal_()
+    clicks, clicked = torch.randn(1, 4, DIM), torch.ones(1, 4, dtype=torch.bool)
+    torch.testing.assert_close(encoder(clicks, clicked)[:, -1], encoder(clicks.flip(1), clicked)[:, -1])
 
 
 def test_an_untrained_attentive_user_is_the_mean_of_the_clicks() -> None:
@@ -172,7 +202,7 @@ def test_mistakes_in_the_settings_are_told() -> None:
 def test_the_user_is_the_start_and_the_clicks_by_their_weights(name, length):
     encoder, clicks = build(name), torch.randn(length, DIM)
     weights = weigh_clicks(encoder, clicks)
-    start_weight = 1 if name == "attentive" else 1 - weights.sum()
+    start_weight = 1 - weights.sum()
     user = encoder(clicks[None], torch.ones(1, length, dtype=torch.bool))[0, -1]
     torch.testing.assert_close(start_weight * encoder.start + weights @ clicks, user)
 

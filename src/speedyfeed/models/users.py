@@ -26,6 +26,10 @@ from speedyfeed.models.baselines import UserQuery
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.ranges import Ranges, check_ranges
 
+RECENCY = 32
+"""Number of latest clicks that have a learned weight by their place from the end; older ones share the last."""
+RECENCY_SCALE = 10.0
+"""Attention score per unit of such a weight: learning rates of embeddings are too small for scores."""
 UPDATE_GATE_BIAS = 2.0
 """Initial bias of a GRU's update gate: at each click, sigmoid(2) = 88% of the state is retained."""
 
@@ -47,6 +51,8 @@ class UserConfig:
     name: str = "attentive"
     """Name of the user encoder: attentive, self-attention (nrms), additive (naml), gru, lstur-ini, lstur-con,
     or npa."""
+    recency: bool = True
+    """Learn how much a click counts by the number of clicks since (attentive); on by default."""
     heads: int = 8
     """Number of attention heads of self-attention; must divide the width of a news embedding."""
     query_width: int = 200
@@ -74,16 +80,19 @@ class UserConfig:
 
 
 class AttentiveUser(nn.Module):
-    """Attentive YouTube-DNN: a learned start plus the clicks, weighted by softmax(q . x).
+    """Attentive YouTube-DNN: the clicks, weighted by softmax(q . x + r), where r depends on how recent a click is.
 
-    Both learned vectors start at zero: before training, a user is the mean of the clicks.
+    A user without clicks is a learned start. All that is learned starts at zero: before training, a user is the
+    mean of the clicks. Added to all users, the start would learn what the articles of train are about, which has
+    gone when the next ones come.
     """
 
-    def __init__(self, *, dim: int) -> None:
+    def __init__(self, *, dim: int, recency: bool = True) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.zeros(dim))
         self.score = nn.Linear(dim, 1, bias=False)
         nn.init.zeros_(self.score.weight)
+        self.recency = nn.Parameter(torch.zeros(RECENCY)) if recency else None
 
     def draw_query(self) -> None:
         """Draw the query at random, as PyTorch initializes a linear layer."""
@@ -91,11 +100,21 @@ class AttentiveUser(nn.Module):
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """Encode every prefix of the clicks to users_BPD."""
-        items_BPD = nn.functional.pad(clicks_BLD, (0, 0, 1, 0))
+        items_BPD = _with_start(self.start, clicks_BLD)
         visible_BPP = _visible(clicked_BL)
-        # The zeros in front are attended to only where there is no click yet.
+        # The start in front is attended to only where there is no click yet.
         visible_BPP[:, :, 0] = nn.functional.pad(clicked_BL.cumsum(1) == 0, (1, 0), value=True)
-        return self.start.to(items_BPD.dtype) + _pool_prefixes(items_BPD, self.score(items_BPD), visible_BPP)
+        latest_BP1 = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))[..., None]
+        places_P = torch.arange(items_BPD.size(1), device=items_BPD.device)
+        return _pool_prefixes(
+            items_BPD, self.score(items_BPD), visible_BPP, self.score_recency(latest_BP1 - places_P)
+        )
+
+    def score_recency(self, clicks_since: Tensor) -> Tensor | None:
+        """Attention scores of clicks by the number of clicks since, `clicks_since`; None if none are learned."""
+        if self.recency is None:
+            return None
+        return RECENCY_SCALE * self.recency.float()[clicks_since.clamp(0, RECENCY - 1)]
 
 
 class AdditiveUser(nn.Module):
@@ -204,7 +223,7 @@ class NPAUser(nn.Module):
 
 
 USER_ENCODERS: dict[str, Callable[[int, UserConfig, nn.Embedding], nn.Module]] = {
-    "attentive": lambda dim, config, user_embeddings: AttentiveUser(dim=dim),
+    "attentive": lambda dim, config, user_embeddings: AttentiveUser(dim=dim, recency=config.recency),
     "self-attention": lambda dim, config, user_embeddings: SelfAttentionUser(
         dim=dim, heads=config.heads, query_width=config.query_width
     ),
@@ -236,8 +255,9 @@ def build_user_encoder(config: UserConfig, *, dim: int, user_embeddings: nn.Embe
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
     """Attention weight of each click in the user after all clicks, weights_L; None for encoders without any."""
     if isinstance(encoder, AttentiveUser):
-        weights_L: Tensor = encoder.score(clicks_LD).float().flatten().softmax(0)
-        return weights_L
+        scores_L: Tensor = encoder.score(clicks_LD).float().flatten()
+        recency_L = encoder.score_recency(torch.arange(len(clicks_LD), device=clicks_LD.device).flip(0))
+        return (scores_L if recency_L is None else scores_L + recency_L).softmax(0)
     if isinstance(encoder, SelfAttentionUser):
         items_1PD = encoder.attend(clicks_LD[None], _visible(clicks_LD.new_ones(1, len(clicks_LD)).bool()))
     elif isinstance(encoder, AdditiveUser):
@@ -287,13 +307,19 @@ def _visible(clicked_BL: Tensor) -> Tensor:
     return torch.ones(P, P, dtype=torch.bool, device=clicked_BL.device).tril() & is_item_BP[:, None, :]
 
 
-def _pool_prefixes(items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor) -> Tensor:
-    """Sum the items of each prefix, weighted by the softmax of their scores.
+def _pool_prefixes(
+    items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor, by_prefix_BPP: Tensor | None = None
+) -> Tensor:
+    """Sum the items of each prefix, weighted by the softmax of their scores, to which row p of `by_prefix_BPP` is
+    added for prefix p.
 
     Running sums of exp(score) are less work in theory, but no faster at 100 clicks, and they underflow where an
     early score is far below a later one.
     """
-    scores_BPP = scores_BP1.float().mT.masked_fill(~visible_BPP, -math.inf)
+    scores_BPP = scores_BP1.float().mT
+    if by_prefix_BPP is not None:
+        scores_BPP = scores_BPP + by_prefix_BPP
+    scores_BPP = scores_BPP.masked_fill(~visible_BPP, -math.inf)
     return scores_BPP.softmax(-1).to(items_BPD.dtype) @ items_BPD
 
 
