@@ -46,6 +46,8 @@ STATED = {
     "cache.gradients": False,
     "loss.temperature": 1.0,  # "inner product"
     "loss.learn_temperature": False,
+    "loss.article_bias": False,
+    "user.recency": False,
     "loss.in_batch": 0.0,
     "loss.fallback_negatives_weight": 0.0,
     "news.dim": 0,  # e is the sum of the segments, of the encoder's own width

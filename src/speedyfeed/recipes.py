@@ -27,7 +27,7 @@ def speed_unilm() -> RunConfig:
     return replace(
         speed_mini(),
         news=NewsEncoderConfig(encoder="unilm:unilm2-base"),
-        train=TrainConfig(encoder_lr=8e-6, lr=1e-4),
+        train=TrainConfig(encoder_lr=8e-6),
     )
 
 
@@ -127,7 +127,7 @@ def conventional(run: RunConfig) -> RunConfig:
     return replace(
         run,
         news=replace(run.news, segments=False),
-        loss=replace(run.loss, in_batch=0.0),
+        loss=replace(run.loss, in_batch=None),
         batch=replace(run.batch, central=False, autoregressive=False, size=size, mode="padded"),
         cache=replace(run.cache, gamma=0),
         train=replace(run.train, accumulate=CONVENTIONAL_SIZE // size),
@@ -165,10 +165,16 @@ def _as_in_the_paper(encoder: str) -> RunConfig:
     """Method and training configuration of the paper; docs/paper.md lists what differs all the same."""
     return RunConfig(
         news=NewsEncoderConfig(encoder=encoder, dim=0, normalize=False, categories=False, attention_dropout=None),
-        user=UserConfig(name="attentive"),
-        loss=LossConfig(temperature=1.0, fallback_negatives_weight=0.0, in_batch=0.0),
+        user=UserConfig(name="attentive", recency=False),
+        loss=LossConfig(temperature=1.0, fallback_negatives_weight=0.0, in_batch=0.0, article_bias=False),
         batch=BatchConfig(
-            max_clicks=100, negatives=1, first_click=False, mode="padded", num_buckets=2, token_budget=39_800
+            max_clicks=100,
+            max_clicks_per_batch=16_384,
+            negatives=1,
+            first_click=False,
+            mode="padded",
+            num_buckets=2,
+            token_budget=39_800,
         ),
         cache=CacheConfig(gamma=20, beta=2e-3, draw="step", gradients=False),
         train=TrainConfig(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from speedyfeed.errors import InputError
 from speedyfeed.training.losses import (
+    BIAS_SCALE,
     ClickLoss,
     LossConfig,
     in_batch_loss,
@@ -176,6 +177,7 @@ def test_logits_are_exact_inside_autocast() -> None:
 HISTORY = torch.tensor([[1, 2, 3], [4, 5, 0]])
 NEGATIVES = torch.tensor([[[6], [4], [5]], [[1], [6], [0]]])
 HAS_POOL = torch.tensor([[False, True, True], [False, True, False]])
+IDS = torch.tensor([0, 11, 12, 13, 14, 15, 16])
 LOG_POPULARITY = log_popularity(torch.tensor([0, 5, 0, 2, 2, 9, 1]))
 
 
@@ -183,8 +185,8 @@ LOG_POPULARITY = log_popularity(torch.tensor([0, 5, 0, 2, 2, 9, 1]))
 def test_both_losses_are_mixed_by_their_share(share: float) -> None:
     users, news = normal(2, 3, DIM), normal(7, DIM, seed=3)
     config = LossConfig(in_batch=share, popularity_correction=0.5, temperature=2.0)
-    ours = ClickLoss(config, fallback_negatives_weight=0.2)(
-        users, news, HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY
+    ours = ClickLoss(config, fallback_negatives_weight=0.2, num_news=16)(
+        users, news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
     )
 
     weights = torch.tensor([[0.2, 1.0, 1.0], [0.2, 1.0, 0.0]])
@@ -194,22 +196,51 @@ def test_both_losses_are_mixed_by_their_share(share: float) -> None:
 
 
 def test_the_temperature_is_learned_when_asked_for() -> None:
-    arguments = normal(2, 3, DIM), normal(7, DIM, seed=3), HISTORY, NEGATIVES, HAS_POOL, LOG_POPULARITY
+    arguments = normal(2, 3, DIM), normal(7, DIM, seed=3), HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
 
     def value(temperature: float) -> float:
-        fixed = ClickLoss(LossConfig(temperature=temperature, in_batch=0.5), fallback_negatives_weight=1.0)
+        config = LossConfig(temperature=temperature, in_batch=0.5, article_bias=False)
+        fixed = ClickLoss(config, fallback_negatives_weight=1.0, num_news=16)
         assert not any(parameter.requires_grad for parameter in fixed.parameters())
         return float(fixed(*arguments).detach())
 
-    learned = ClickLoss(
-        LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True), fallback_negatives_weight=1.0
-    )
+    config = LossConfig(temperature=2.0, in_batch=0.5, learn_temperature=True, article_bias=False)
+    learned = ClickLoss(config, fallback_negatives_weight=1.0, num_news=16)
     loss = learned(*arguments)
     assert float(loss.detach()) == value(2.0)
     (gradient,) = torch.autograd.grad(loss, list(learned.parameters()))
     step = 1e-2
     slope = (value(2.0 * math.exp(-step)) - value(2.0 * math.exp(step))) / (2 * step)
     assert gradient.item() == pytest.approx(slope, rel=1e-2)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_the_bias_of_an_article_is_added_to_its_logits(share: float) -> None:
+    users, news = normal(2, 3, DIM), normal(7, DIM, seed=3)
+    config = LossConfig(in_batch=share, temperature=2.0, popularity_correction=1.0)
+    ours = ClickLoss(config, fallback_negatives_weight=1.0, num_news=16)
+    assert ours.bias_V is not None
+    with torch.no_grad():
+        ours.bias_V[11:] = torch.tensor([0.01, -0.02, 0.03, 0.0, 0.04, -0.01])
+    loss = ours(users, news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY)
+
+    scale = ours.bias_V.detach().clone()[IDS].requires_grad_()
+    bias = BIAS_SCALE * scale
+    total = torch.zeros(())
+    for user, click in ((HISTORY > 0).nonzero()).tolist():
+        target, negative = HISTORY[user, click], NEGATIVES[user, click]
+        logits = news @ users[user, click] / 2 + bias
+        shown = torch.cat([target[None], negative])
+        total = total + (1 - share) * (logits[shown].logsumexp(0) - logits[target])
+        others = [n for n in range(1, 7) if n == target or n not in HISTORY[user]]
+        corrected = logits - LOG_POPULARITY
+        total = total + share * (corrected[others].logsumexp(0) - corrected[target])
+    expected = total / int((HISTORY > 0).sum())
+    assert_twins(loss, expected, inputs=[users, news])
+    (gradient,) = torch.autograd.grad(loss, [ours.bias_V])
+    (twin,) = torch.autograd.grad(expected, [scale])
+    torch.testing.assert_close(gradient[IDS[1:]], twin[1:])
+    assert not gradient[:11].any()
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,16 @@ def still(config, monkeypatch):
         config,
         user=UserConfig(heads=4, query_width=6, id_width=5),
         batch=replace(config.batch, size=6, max_clicks=8, token_budget=600),
-        cache=replace(config.cache, gamma=4, beta=0.5, draw="news", gradients=True),
+        cache=replace(config.cache, gamma=4, beta=0.5, draw="news", gradients=True, center=False),
         loss=replace(config.loss, fallback_negatives_weight=0.3),
-        train=replace(config.train, lr=0.0, encoder_lr=0.0, validations=0, steps=STEPS, checkpoint_every=BREAK),
+        train=replace(
+            config.train,
+            lr=0.0,
+            encoder_lr=1e-30,  # 0 would freeze the encoder, which then receives no gradients
+            validations=0,
+            steps=STEPS,
+            checkpoint_every=BREAK,
+        ),
     )
 
 
@@ -159,6 +166,39 @@ def test_with_every_user_encoder_ranks_deliver_what_their_users_owe(
     for total in run_ranks(
         world, lambda group: walk(group, tmp_path / "run", run, store, monkeypatch, parts=[BREAK])
     ):
+        assert_same(total, twin)
+
+
+def test_centered_gradients_are_those_of_rows_whose_mean_is_held_still(store, still, tmp_path):
+    run = replace(still, cache=replace(still.cache, center=True))
+    trainer = Trainer(start_run(tmp_path / "run", run, store), store)
+    ids = torch.arange(1, 9)
+    weights = torch.randn(8, trainer.model.news.width, generator=torch.Generator().manual_seed(0))
+
+    def gradients(hold):
+        rows = trainer.workflow.encode_text(ids)
+        if hold:
+            rows = rows - rows.mean(0) + rows.mean(0).detach()
+        else:
+            trainer._center_gradients(rows)
+        loss = (rows * weights).sum() + (rows.pow(2) * weights).sum()  # two uses of the rows
+        parameters = [one for one in trainer.model.news.encoder.parameters() if one.requires_grad]
+        return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    for ours, twin in zip(gradients(hold=False), gradients(hold=True), strict=True):
+        assert (ours is None) == (twin is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, twin, rtol=1e-3, atol=1e-5)
+
+
+def test_ranks_center_gradients_like_one_process(store, still, tmp_path, monkeypatch):
+    run = replace(still, cache=replace(still.cache, center=True))
+    twin = walk(SINGLE_PROCESS, tmp_path / "twin", run, store, monkeypatch, parts=[BREAK])
+    plain = replace(still, cache=replace(still.cache, center=False))
+    other = walk(SINGLE_PROCESS, tmp_path / "plain", plain, store, monkeypatch, parts=[BREAK])
+    with pytest.raises(AssertionError):
+        assert_same(twin, other)
+    for total in run_ranks(2, lambda group: walk(group, tmp_path / "run", run, store, monkeypatch, parts=[BREAK])):
         assert_same(total, twin)
 
 

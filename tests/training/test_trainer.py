@@ -409,3 +409,52 @@ def test_random_heads_depend_on_the_seed_alone(store, config, tmp_path):
     assert torch.equal(heads["a"], heads["b"])
     assert not torch.equal(heads["a"], heads["c"])
     assert not heads["d"].any()
+
+
+def test_a_frozen_encoder_stays_as_it_is_and_encodes_each_article_once(store, config, tmp_path, monkeypatch):
+    config = replace(config, train=replace(config.train, encoder_lr=0.0, lr=1e-2, epochs=2, validations=0))
+    encoded = []
+    begin = Trainer.step
+
+    def step(trainer, batch, lr_factor):
+        encoded.extend([*batch.encode_E.tolist(), *batch.deliver_E.tolist()])
+        return begin(trainer, batch, lr_factor)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    run = start_run(tmp_path / "run", config, store)
+    before = {name: value.clone() for name, value in Trainer(run, store).model.state_dict().items()}
+    train(run, store)
+    assert len(encoded) == len(set(encoded)) > 10
+    after = Recommender.from_pretrained(run.path).state_dict()
+    same = {name for name, value in before.items() if torch.equal(value, after[name])}
+    assert {name for name in before if name.startswith("news.")} - same == {
+        "news.projection.weight",
+        "news.projection.bias",
+        "news.category.weight",
+    }
+    assert "user.score.weight" not in same
+
+
+def test_a_frozen_encoder_with_and_without_its_cache_trains_the_same_model(store, config, tmp_path):
+    frozen = replace(
+        config,
+        batch=replace(config.batch, size=16),
+        train=replace(config.train, encoder_lr=0.0, lr=1e-2, steps=8, validations=0, precision="fp32"),
+    )
+    models = []
+    for gamma in (0, 3):
+        run = start_run(tmp_path / str(gamma), replace(frozen, cache=replace(config.cache, gamma=gamma)), store)
+        assert train(run, store).progress.step == 8
+        models.append(Recommender.from_pretrained(run.path).state_dict())
+    for name, value in models[0].items():
+        torch.testing.assert_close(models[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder(store, config, tmp_path):
+    config = replace(config, train=replace(config.train, encoder_lr=1e-6, lr=1e-2))
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    rates = {id(one): group["peak_lr"] for group in trainer.optimizer.param_groups for one in group["params"]}
+    news = trainer.model.news
+    for part in (news.encoder, news.frequency, news.over_tokens, news.over_segments):
+        assert {rates[id(one)] for one in part.parameters()} == {1e-6}
+    assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2

@@ -62,7 +62,7 @@ def build(config, store):
 def learn(model, config, store, log, stamps=None, cache=None):
     """Loss and gradients of an epoch of one batch."""
     news = open_packed(store, word_tokens=model.news.uses_words, id_maps=model.id_maps)
-    loss = ClickLoss(config.loss, fallback_negatives_weight=0.5)
+    loss = ClickLoss(config.loss, fallback_negatives_weight=0.5, num_news=store.num_news)
     workflow = Workflow(model, loss, news, cache, torch.zeros(store.num_news + 1), config.batch)
     state = None
     if stamps is not None:

@@ -57,7 +57,7 @@ class BatchConfig:
     token_budget: int = 8192
     """Token budget of one step, summed over all ranks: tokens to encode, exceeded by the last user at most. The
     paper has 39800."""
-    max_clicks_per_batch: int = 16384
+    max_clicks_per_batch: int = 4096
     """Maximum number of click positions in a batch: its users times their longest history."""
     mode: Literal["packed", "padded"] = "packed"
     """Layout of the tokens: packed has no padding; padded extends every article to the longest one of its batch,
@@ -87,6 +87,11 @@ class BatchConfig:
             )
         if self.mode not in ("packed", "padded"):
             raise InputError(f"mode {self.mode}: expected packed or padded")
+
+    @property
+    def shares(self) -> bool:
+        """Whether all clicks of all users of a batch are learned from together, as the in-batch loss needs it."""
+        return self.central and self.autoregressive and self.first_click
 
     @property
     def max_positions(self) -> int:

@@ -46,6 +46,10 @@ class CacheConfig:
     gradients: bool = True
     """Deferred gradients of cached embeddings, on by default: the language model receives them when it encodes the
     article next. Without them it learns nothing from cached embeddings, as in the paper."""
+    center: bool = True
+    """Centering of deferred gradients, on by default: from the gradients of the texts that a step encodes, their
+    mean is subtracted. A shift that all articles share ranks none above another, but deferred gradients, which
+    arrive after the next ones are computed, would drive it further and further."""
 
     RANGES: ClassVar[Ranges] = {
         "gamma": (0, MANY),

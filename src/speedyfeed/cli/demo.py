@@ -38,7 +38,7 @@ SHOWN = 5
 class Arguments:
     out: Path = Path("runs/demo")
     """Folder for the logs, the store and the run of the demo."""
-    steps: int = 60
+    steps: int = 140
     """Number of training steps, of about two seconds each on two CPU cores."""
 
 

@@ -147,7 +147,9 @@ class NewsModule(nn.Module):
         )
 
         def step() -> None:
-            self(news).sum().backward()
+            total = self(news).sum()
+            if total.requires_grad:  # not where all of it is frozen
+                total.backward()
             self.zero_grad(set_to_none=True)
 
         return step

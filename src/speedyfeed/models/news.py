@@ -172,8 +172,13 @@ class NewsEncoder(NewsModule):
         return self._tokenizer
 
     def pretrained(self) -> Iterator[nn.Parameter]:
-        """Parameters of the language model."""
-        return self.encoder.parameters()
+        """Parameters of the language model, and those that change what it reads and how it is pooled.
+
+        At the rate of the head, embeddings of frequencies would shift every token of every article within a few
+        updates.
+        """
+        for part in (self.encoder, self.frequency, self.over_tokens, self.over_segments):
+            yield from part.parameters()
 
     def save(self, folder: Path) -> None:
         """Write the configuration of the language model and its tokenizer."""

@@ -81,7 +81,7 @@ class Checkpointer:
             scaler=trainer.scaler,
             loader=loader,
             cache=trainer.cache,
-            oldest_row=progress.step - trainer.config.cache.gamma,
+            oldest_row=progress.step - trainer.config.cache_in_use.gamma,
             owed=owed,
         )
         prune(self._folder, trainer.config.train.max_checkpoints)

@@ -1,6 +1,6 @@
 """Settings of a training run: how long and how fast to learn, and the settings of all its parts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from speedyfeed.batching.batches import BatchConfig
@@ -24,9 +24,9 @@ class TrainConfig:
     """Maximum number of batches to train on; 0 saves the model untrained."""
     minutes: float | None = None
     """Maximum training time in minutes. Learning rates then follow the clock, so two such runs differ slightly."""
-    encoder_lr: float = 1e-5
-    """Peak learning rate of the pretrained encoder."""
-    lr: float = 1e-4
+    encoder_lr: float = 2e-5
+    """Peak learning rate of the pretrained encoder; 0 freezes it, and each article is encoded once."""
+    lr: float = 1e-3
     """Peak learning rate of all other parameters."""
     warmup: float = 0.1
     """Fraction of the run in which learning rates rise linearly; afterwards they fall linearly to zero."""
@@ -95,6 +95,18 @@ class RunConfig:
     batch: BatchConfig = field(default_factory=BatchConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the run trains everything but its pretrained encoder."""
+        return self.train.encoder_lr == 0 and not self.recommender.uses_words
+
+    @property
+    def cache_in_use(self) -> CacheConfig:
+        """Cache of the run: encoded texts of a frozen encoder never expire, and owe it no gradients."""
+        if not self.is_frozen or not self.cache.gamma:
+            return self.cache
+        return replace(self.cache, gamma=MANY, beta=MANY, draw="news", gradients=False)
 
     @property
     def recommender(self) -> RecommenderConfig:

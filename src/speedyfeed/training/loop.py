@@ -256,7 +256,7 @@ def open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
         trainer.store.train,
         trainer.news.lengths_M.numpy(),
         config.batch,
-        config.cache,
+        config.cache_in_use,
         seed=config.train.seed,
         epochs=config.train.epochs,
         accumulate=config.train.accumulate,

@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from speedyfeed.encoding.central import dispatch
 from speedyfeed.ranges import Ranges, check_ranges
 
+BIAS_SCALE = 50.0
+"""Logits per unit of an article's bias: learning rates of embeddings are far too small for logits."""
 MAX_LOGITS = 2**22
 """Maximum number of logits of the in-batch loss in memory; three such arrays take 50 MB."""
 
@@ -29,14 +31,19 @@ class LossConfig:
     fallback_negatives_weight: float = 0.0
     """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
     0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
-    in_batch: float = 0.0
-    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone."""
-    popularity_correction: float = 1.0
-    """Correction of the in-batch loss for popular articles, which are in more batches: 0 is none, 1 is full."""
+    in_batch: float | None = None
+    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0, and
+    1 in a log without impressions."""
+    popularity_correction: float = 0.0
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, is none, as
+    the bias of an article learns it; 1 is full."""
     temperature: float = 0.15
     """Temperature that inner products of users and articles are divided by."""
     learn_temperature: bool = False
     """Train the temperature, starting from the given value; off by default."""
+    article_bias: bool = True
+    """A learned number for each article, on by default, that takes up its popularity while training: embeddings
+    then learn taste. It is no part of the model. Without it, embeddings learn popularity as well."""
 
     RANGES: ClassVar[Ranges] = {
         "fallback_negatives_weight": (0, 1e6),
@@ -64,17 +71,19 @@ WHOLE = Share()
 
 
 class ClickLoss(nn.Module):
-    """Weighted sum of both losses as `LossConfig` sets it; its only parameter is the temperature."""
+    """Weighted sum of both losses as `LossConfig` sets it; its parameters are the temperature and the biases."""
 
-    def __init__(self, config: LossConfig, fallback_negatives_weight: float) -> None:
+    def __init__(self, config: LossConfig, fallback_negatives_weight: float, *, num_news: int) -> None:
         """`fallback_negatives_weight` is that of the config, or 1 in a log without impressions."""
         super().__init__()
         self.config = config
         self.fallback_negatives_weight = fallback_negatives_weight
-        self.uses_fallback_negatives = fallback_negatives_weight > 0 or config.in_batch > 0
+        self.in_batch = config.in_batch or 0.0
+        self.uses_fallback_negatives = fallback_negatives_weight > 0 or self.in_batch > 0
         """Whether clicks without negatives of their own are learned from."""
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
+        self.bias_V = nn.Parameter(torch.zeros(num_news + 1)) if config.article_bias else None
 
     def forward(
         self,
@@ -83,14 +92,19 @@ class ClickLoss(nn.Module):
         history_BL: Tensor,
         negatives_BLN: Tensor,
         has_own_negatives_BL: Tensor,
+        ids_M: Tensor,
         log_popularity_M: Tensor,
         share: Share = WHOLE,
     ) -> Tensor:
         """Loss of users before each click, `users_BLD`; history and negatives are positions in `news_MD`."""
         config = self.config
         users_BLD = users_BLD.float() * self.log_scale.exp()
+        if self.bias_V is not None:  # one more dimension, in which every user is 1
+            bias_M = BIAS_SCALE * self.bias_V[ids_M.to(self.bias_V.device)]
+            news_MD = torch.cat([news_MD, bias_M[:, None].to(news_MD)], 1)
+            users_BLD = nn.functional.pad(users_BLD, (0, 1), value=1.0)
         loss = users_BLD.new_zeros(())
-        if config.in_batch < 1:
+        if self.in_batch < 1:
             weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight) * (history_BL > 0)
             learned_BL = weights_BL > 0
             negatives_SN = negatives_BLN[learned_BL]
@@ -102,10 +116,11 @@ class ClickLoss(nn.Module):
                 weights_BL[learned_BL],
                 negatives_SN > 0,
             )
-            loss = loss + (1 - config.in_batch) * share.weight * next_click
-        if config.in_batch > 0:
-            bias_M = -config.popularity_correction * log_popularity_M
-            loss = loss + config.in_batch * share.clicks * in_batch_loss(users_BLD, history_BL, news_MD, bias_M)
+            loss = loss + (1 - self.in_batch) * share.weight * next_click
+        if self.in_batch > 0:
+            correction_M = -config.popularity_correction * log_popularity_M
+            in_batch = in_batch_loss(users_BLD, history_BL, news_MD, correction_M)
+            loss = loss + self.in_batch * share.clicks * in_batch
         return loss
 
 

@@ -8,7 +8,7 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,32 +62,39 @@ class Trainer:
             )
         seed_everything(config.train.seed)
         self.model = build_recommender(config.recommender, store).to(self.device)
+        if config.is_frozen:
+            for parameter in self.model.news.pretrained():
+                parameter.requires_grad_(False)
         tokenizer = store.word_tokenizer if self.model.news.uses_words else config.news.encoder
         self.model.news.packer = Articles(
             run.facts.text, document_frequencies=run.document_frequencies, encoder=str(tokenizer)
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
-        self.loss = ClickLoss(config.loss, fallback_negatives_weight).to(self.device)
+        loss = config.loss
+        if loss.in_batch is None:
+            loss = replace(loss, in_batch=float(config.batch.shares and not store.train.has_negatives))
+        self.loss = ClickLoss(loss, fallback_negatives_weight, num_news=store.num_news).to(self.device)
         if not config.batch.first_click:
             _drop_start(self.model.user)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
         self._waiting_weight = 0.0  # summed weight of clicks since the last update
+        cache = config.cache_in_use
         self.cache = (
             NewsCache(
                 num_news=store.num_news,
                 width=self.model.news.width,
-                dtype=config.cache.dtype,
+                dtype=cache.dtype,
                 zeros=group.shared_zeros,
             )
-            if config.cache.gamma
+            if cache.gamma
             else None
         )
         self.owed = (
             OwedGradients(num_news=store.num_news, width=self.model.news.width)
-            if config.cache.gamma and config.cache.gradients
+            if cache.gamma and cache.gradients
             else None
         )
-        self.drift = CacheDrift(gamma=config.cache.gamma)
+        self.drift = CacheDrift(gamma=cache.gamma)
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
@@ -110,6 +117,7 @@ class Trainer:
         self._start_step(batch.step)
         with self.precision.autocast():
             learned = self.workflow(batch)
+        self._center_gradients(learned.merged.encoded_EH)
         self._write_cache(learned.merged, batch.step)
         # A barrier as well: rows written above are there when the next step of any rank reads them.
         value = self.group.all_reduce(float(learned.loss.detach()))
@@ -136,6 +144,11 @@ class Trainer:
             if self.group.is_rank_0:
                 self.drift.compare(self.model.news, self.cache, merged.encoded_E, merged.encoded_EH, step)
             self.cache.write(merged.encoded_E, merged.encoded_EH, step)
+
+    def _center_gradients(self, encoded_EH: Tensor) -> None:
+        """Have the mean over the articles subtracted from the gradients of their encoded texts, as they arrive."""
+        if self.owed is not None and self.config.cache.center and encoded_EH.requires_grad:
+            encoded_EH.register_hook(lambda gradients_EH: gradients_EH - gradients_EH.mean(0))
 
     def _start_step(self, step: int) -> None:
         self.model.train()
@@ -185,6 +198,7 @@ class Trainer:
         """Encode articles for what they owe alone; return whether any of them has a text to learn from."""
         with self.precision.autocast():
             encoded_EH = self.workflow.encode_text(ids_E)
+        self._center_gradients(encoded_EH)
         delivered = owed.deliver(ids_E, encoded_EH) * self._waiting_weight
         if delivered.requires_grad:
             self.scaler.scale(delivered).backward()
@@ -233,7 +247,11 @@ class Trainer:
         """Checksum of the cache rows that later steps can read; raises where the copies of the hosts differ."""
         if self.cache is None or self.group.world == 1:
             return {}
-        own = int(self.cache.checksum(step - self.config.cache.gamma)[:12], 16) if self.group.is_writer else -1
+        own = (
+            int(self.cache.checksum(step - self.config.cache_in_use.gamma)[:12], 16)
+            if self.group.is_writer
+            else -1
+        )
         copies = [checksum for checksum in self.group.all_gather(own) if checksum >= 0]
         if len(set(copies)) > 1:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")

@@ -90,6 +90,7 @@ class Workflow:
             targets_BL,
             negatives_BLN,
             torch.as_tensor(batch.has_own_negatives_BL, device=device),
+            merged.ids_M,
             self._log_popularity_V[merged.ids_M].to(device),
             share_of(batch, whole, self._loss.fallback_negatives_weight),
         )
@@ -126,7 +127,7 @@ class Workflow:
 
     def _own_hits(self, batch: Batch, shown_BLC: np.ndarray) -> np.ndarray:
         """Cache hits that the users of this rank need; the in-batch loss needs all of the batch."""
-        if self._group.world == 1 or self._loss.config.in_batch:
+        if self._group.world == 1 or self._loss.in_batch:
             return batch.cached_R
         needed = np.concatenate([batch.history_BL.ravel(), shown_BLC.ravel()])
         return np.intersect1d(batch.cached_R, needed)
