@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.models.base import NewsModule
+from speedyfeed.pretrained import Recommender
 
 METRICS = ["auc", "mrr", "ndcg@5", "ndcg@10", "ctr@1", "ctr@3", "ctr@5", "ctr@10"]
 METRICS += ["recall@20", "recall@50", "recall@100", "recall@200"]
@@ -109,6 +111,43 @@ def test_a_run_holds_the_embeddings_of_its_own_store(newsroom, capsys, tmp_path,
     assert {name: own[name] for name in METRICS} == pytest.approx(
         {name: again[name] for name in METRICS}, abs=1e-4
     )
+
+
+def test_popularity_is_the_learned_bias_added_to_each_score(newsroom, capsys):
+    model = Recommender.from_pretrained(newsroom.trained)
+    known = model.catalogue
+    assert max(known.biases) > 0 > min(known.biases)
+    aucs = []
+    for _, _, _, clicks, shown in dev_rows(newsroom.logs):
+        pairs = [candidate.rsplit("-", 1) for candidate in shown.split()]
+        clicked = [label == "1" for _, label in pairs]
+        if len(set(clicked)) < 2:
+            continue
+        ids = [news for news, _ in pairs if news in known.row]
+        history = [news for news in clicks.split() if news in known.row]
+        found = dict(zip(ids, model.score(history, ids), strict=True))
+        scores = [
+            found[news] + known.biases[known.row[news]] if news in found else -9.0 for news, _ in pairs
+        ]  # without text, last
+        aucs.append(roc_auc_score(clicked, scores))
+    found = figures(capsys, "evaluate", newsroom.trained, "--popularity")
+    assert found["impressions"] == len(aucs)
+    assert found["auc"] == pytest.approx(np.mean(aucs), abs=1e-4)
+    plain = figures(capsys, "evaluate", newsroom.trained, "--exact")
+    assert found["auc"] != pytest.approx(plain["auc"], abs=1e-6)
+    raw = figures(capsys, "evaluate", newsroom.trained, newsroom.logs, "--popularity")
+    assert raw["auc"] == pytest.approx(found["auc"], abs=1e-4)
+    untrained = figures(capsys, "evaluate", newsroom.zero, "--exact")
+    assert figures(capsys, "evaluate", newsroom.zero, "--popularity")["recall@50"] == untrained["recall@50"]
+
+
+def test_popularity_that_was_not_learned_is_said(newsroom, tmp_path, capsys):
+    folder = tmp_path / "model"
+    model = Recommender.from_pretrained(newsroom.trained)
+    model.catalogue = replace(model.catalogue, biases=None)
+    model.save_pretrained(folder)
+    told = mistake(capsys, "evaluate", folder, newsroom.refined, "--popularity")
+    assert "has learned no popularity of articles; leave out --popularity" in told
 
 
 def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path):

@@ -147,18 +147,22 @@ def evaluate_run(
     *,
     pool: Pool | None = None,
     exact: bool = False,
+    popularity: bool = False,
     report: progress.Report = progress.silent,
 ) -> Report:
     """Measure ranking and recall of a run; recall searches candidates of the day, of the split, or all articles.
 
     By default (`pool`) it is the day, or all articles in a log of clicks without impressions. Search in
-    user-dependent models is always exact.
+    user-dependent models is always exact. With `popularity`, the biases that training learned are added to the
+    scores, and search is exact.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
     pool = pool or default_pool(data.impressions)
     pools = days_of(data.store, data.split) if pool == "day" else None
     if finished.model.news.is_user_dependent:
+        if popularity:
+            raise InputError("--popularity: this model scores articles differently for every user; leave it out")
         encode_for_user = _encode_for_user(finished.model, data)
         return evaluate_user_dependent(
             data.impressions,
@@ -170,6 +174,9 @@ def evaluate_run(
             report=report,
         )
     embedded = _embed(finished, data, report, needs_all=pool == "all")
+    if popularity:
+        embedded = _with_popularity(finished, data, embedded)
+    exact = exact or popularity
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool != "day" and finished.path.is_dir():
         build_index = cached_in(finished.path / "index")
@@ -244,6 +251,25 @@ def _embed(
         news_VD[needed] = model.news.encode_all(_open_news(model, data).select(needed), report=report)
     users = user_indices(data.store, data.split, model.id_maps)
     return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, users))
+
+
+def _with_popularity(finished: FinishedRun, data: EvaluationData, embedded: _Embedded) -> _Embedded:
+    """Embeddings with one more dimension: the bias of each article, by its id, and 1 for every user."""
+    known = finished.model.catalogue
+    if known is None or known.biases is None:
+        raise InputError(
+            f"{finished.path}: has learned no popularity of articles; leave out --popularity, or train without "
+            "--loss.no-article-bias"
+        )
+    rows = pc.index_in(data.store.load_titles()["news_id"], value_set=pa.array(known.news_ids, pa.string()))
+    biases = np.append(known.biases, 0.0)[pc.fill_null(rows, len(known)).to_numpy()]
+    column_V1 = np.append(0.0, biases)[:, None].astype(np.float32)
+
+    def encode_users(histories: Ragged, users: NDArray[np.int64]) -> Embeddings:
+        users_BD = embedded.encode_users(histories, users)
+        return np.pad(users_BD, ((0, 0), (0, 1)), constant_values=1)
+
+    return _Embedded(news_VD=np.concatenate([embedded.news_VD, column_V1], 1), encode_users=encode_users)
 
 
 def _encode_for_user(model: Recommender, data: EvaluationData) -> EncodeForUser:

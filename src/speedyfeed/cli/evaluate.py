@@ -46,6 +46,9 @@ class Arguments:
     impression's day, or all articles. By default day, or all in a log of clicks without impressions."""
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
+    popularity: bool = False
+    """Add to each score the popularity of the article as training learned it, 0 for articles that train does not
+    have. Recall is then searched exactly."""
     references: bool = False
     """Also measure rankings that read no text: chance, popularity in train, title length, category counts of the
     history. Needs a store with train."""
@@ -65,7 +68,14 @@ def run(arguments: Arguments) -> None:
             finished, arguments.data, split=arguments.split, format=arguments.format, report=progress
         ) as data,
     ):
-        report = evaluate_run(finished, data, pool=arguments.pool, exact=arguments.exact, report=progress)
+        report = evaluate_run(
+            finished,
+            data,
+            pool=arguments.pool,
+            exact=arguments.exact,
+            popularity=arguments.popularity,
+            report=progress,
+        )
         if arguments.per_impression:
             write_per_impression(arguments.per_impression, data, report)
         split = data.split

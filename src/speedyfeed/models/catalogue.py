@@ -26,6 +26,8 @@ class Catalogue:
     """Embeddings in host memory, (articles, dim); of width 0 where `texts` replace them."""
     num_clicks: Sequence[int] | None = None
     """Number of clicks on each article in the training log; None where it is unknown."""
+    biases: Sequence[float] | None = None
+    """Popularity of each article as training learned it, to be added to scores; None where it was not learned."""
     abstracts: Sequence[str] | None = None
     """Summaries to show beside the titles; None where the store holds none."""
     texts: PackedNews | None = None
@@ -51,6 +53,8 @@ class Catalogue:
         }
         if self.num_clicks is not None:
             columns["num_clicks"] = self.num_clicks
+        if self.biases is not None:
+            columns["bias"] = self.biases
         if self.abstracts is not None:
             columns["abstract"] = self.abstracts
         pq.write_table(pa.table(columns), folder / "news.parquet")
@@ -71,6 +75,7 @@ def load_catalogue(folder: Path) -> Catalogue:
         categories=table["category"].to_pylist(),
         embeddings_VD=tensors.pop("embeddings"),
         num_clicks=table["num_clicks"].to_pylist() if "num_clicks" in table.column_names else None,
+        biases=table["bias"].to_pylist() if "bias" in table.column_names else None,
         abstracts=table["abstract"].to_pylist() if "abstract" in table.column_names else None,
         texts=_texts({name.removeprefix("texts."): column for name, column in tensors.items()}),
     )

@@ -35,9 +35,16 @@ def save_best(run: RunFolder, model: Recommender, name: str) -> None:
 
 
 def write_model(
-    run: RunFolder, model: Recommender, store: Store, news: PackedNews, report: Report, group: ProcessGroup
+    run: RunFolder,
+    model: Recommender,
+    store: Store,
+    news: PackedNews,
+    report: Report,
+    group: ProcessGroup,
+    *,
+    biases_V: torch.Tensor | None = None,
 ) -> None:
-    """Write the best model, or the last without validation, with the embeddings of all articles."""
+    """Write the best model, or the last without validation, with embeddings and biases of all articles."""
     group.on_rank_0(lambda: _load_best(run, model))
     group.broadcast_module(model)
     is_user_dependent = model.news.is_user_dependent
@@ -46,7 +53,7 @@ def write_model(
         if is_user_dependent
         else encode_all(model.news, news, group, report=report)
     )
-    group.on_rank_0(lambda: _write_model(run, model, store, news, news_VD))
+    group.on_rank_0(lambda: _write_model(run, model, store, news, news_VD, biases_V))
 
 
 def _load_best(run: RunFolder, model: Recommender) -> None:
@@ -59,7 +66,12 @@ def _load_best(run: RunFolder, model: Recommender) -> None:
 
 
 def _write_model(
-    run: RunFolder, model: Recommender, store: Store, news: PackedNews, news_VD: torch.Tensor
+    run: RunFolder,
+    model: Recommender,
+    store: Store,
+    news: PackedNews,
+    news_VD: torch.Tensor,
+    biases_V: torch.Tensor | None,
 ) -> None:
     titles = store.load_titles()
     model.catalogue = Catalogue(
@@ -68,6 +80,7 @@ def _write_model(
         categories=titles["category"].to_pylist(),
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
+        biases=None if biases_V is None else biases_V[1:].tolist(),
         abstracts=store.load_abstracts(),
         texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )

@@ -114,7 +114,15 @@ def _train(
             return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
         group.on_rank_0(lambda: run.note(best_auc=schedule.progress.best_auc or None))
         try:
-            write_model(run, trainer.model, store, trainer.news, stop.heard_by(report, group), group)
+            write_model(
+                run,
+                trainer.model,
+                store,
+                trainer.news,
+                stop.heard_by(report, group),
+                group,
+                biases_V=trainer.loss.biases(),
+            )
         except Stopped:
             return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
     return _finished(run, schedule.progress)

@@ -85,6 +85,11 @@ class ClickLoss(nn.Module):
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
         self.bias_V = nn.Parameter(torch.zeros(num_news + 1)) if config.article_bias else None
 
+    @torch.no_grad()
+    def biases(self) -> Tensor | None:
+        """Bias of each article as a part of its inner products, biases_V in host memory; None if not learned."""
+        return None if self.bias_V is None else (BIAS_SCALE * self.bias_V / self.log_scale.exp()).cpu()
+
     def forward(
         self,
         users_BLD: Tensor,
