@@ -78,7 +78,7 @@ def test_attention_times_inner_product_is_the_contribution_of_each_click_to_the_
     clicks = catalogue.embeddings_VD[[0, 8, 1]].numpy()
     attention = model.weigh_clicks(clicks)
     candidate = catalogue.embeddings_VD[5].numpy()
-    weight = 1 if user == "attentive" else 1 - attention.sum()
+    weight = 1 - attention.sum()
     start = weight * (model.user.start.detach().numpy() @ candidate)
     assert (attention * (clicks @ candidate)).sum() + start == pytest.approx(
         float(model.score(HISTORY, ["N6"])[0]), rel=1e-4
