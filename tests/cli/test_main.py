@@ -40,6 +40,11 @@ def test_no_library_is_pinned_to_one_version():
     assert not [library for library in wanted if "==" in library.split(";")[0]]
 
 
+def test_an_unknown_option_is_named_once(capsys):
+    told = fails(capsys, "train", "store", "run", "--no-such-option", "3")
+    assert told.startswith("speedyfeed: Unrecognized options: --no-such-option, 3")
+
+
 def test_help_lists_every_command(capsys):
     main([])
     told = capsys.readouterr().out

@@ -120,7 +120,8 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
         if not stop.code:
             raise
         # The parser draws a box over several lines: put its text on one line.
-        text = re.sub(r"[─│╭╮╰╯]|\x1b\[[0-9;]*m", " ", output.getvalue())
+        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{4,}|\x1b\[[0-9;]*m", " ", output.getvalue()).split())
+        text = re.sub(r"^(.+?) \1:", r"\1:", text)  # the title of the box is its first words again
         fail(text.replace("For full helptext, run", "; see"))
 
 
