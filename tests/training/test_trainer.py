@@ -425,6 +425,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_encodes_each_article_once(store, co
     before = {name: value.clone() for name, value in Trainer(run, store).model.state_dict().items()}
     train(run, store)
     assert len(encoded) == len(set(encoded)) > 10
+    assert [line["data_efficiency"] for line in lines(run) if "data_efficiency" in line][-1] == 1
     after = Recommender.from_pretrained(run.path).state_dict()
     same = {name for name, value in before.items() if torch.equal(value, after[name])}
     assert {name for name in before if name.startswith("news.")} - same == {

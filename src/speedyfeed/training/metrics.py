@@ -51,7 +51,7 @@ class Meter:
             "news_encoded_per_second": self._encoded / self._seconds,
             "tokens_per_second": self._tokens / self._seconds,
             "cache_hit_rate": self._read / max(1, self._read + self._encoded),
-            "data_efficiency": self._tokens / max(1, self._padded),
+            "data_efficiency": self._tokens / self._padded if self._padded else 1.0,
             "wait_share": self._waited / self._seconds,
         }
         if self._bytes:
