@@ -459,3 +459,17 @@ def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder
     for part in (news.encoder, news.frequency, news.over_tokens, news.over_segments):
         assert {rates[id(one)] for one in part.parameters()} == {1e-6}
     assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2
+
+
+def test_a_log_without_impressions_is_learned_against_all_articles_of_the_batch(
+    store, config, tmp_path, monkeypatch
+):
+    def share(name, run):
+        return Trainer(start_run(tmp_path / name, run, store), store).loss.in_batch
+
+    assert config.loss.in_batch is None
+    assert share("impressions", config) == 0
+    monkeypatch.setattr(type(store.train), "has_negatives", False)
+    assert share("clicks", config) == 1
+    assert share("conventional", conventional(config)) == 0
+    assert share("asked", replace(config, loss=replace(config.loss, in_batch=0.25))) == 0.25
