@@ -9,7 +9,7 @@ import speedyfeed
 ROOT = Path(speedyfeed.__file__).parent
 LAYERS = (
     ("errors",),
-    ("checksums", "files", "progress", "ragged", "random", "ranges", "runtime", "markdown"),
+    ("checksums", "files", "progress", "ragged", "random", "ranges", "runtime", "markdown", "scoring"),
     ("tokenizers", "data", "drawing"),
     ("synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),

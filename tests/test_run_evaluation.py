@@ -85,7 +85,7 @@ def test_raw_logs_give_the_figures_of_their_store(newsroom, capsys, tmp_path):
     expected = figures(capsys, "evaluate", newsroom.trained)
     assert expected == figures(capsys, "evaluate", newsroom.trained, newsroom.refined, "--split", "dev")
     assert expected["candidates_without_text"] == 1
-    assert expected["index"]["kind"] == "hnsw"
+    assert expected["index"]["kind"] == "exact"
     assert expected["index"]["recall"] >= 0.98
     shutil.copytree(newsroom.logs / "train", tmp_path / "alone" / "bare")
     for name in ("news.tsv", "behaviors.tsv"):

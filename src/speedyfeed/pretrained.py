@@ -33,6 +33,7 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
 from speedyfeed.models.users import UserConfig
+from speedyfeed.scoring import Users
 from speedyfeed.tokenizers import load_tokenizer
 
 CONFIG = "recommender.json"
@@ -82,13 +83,19 @@ class Recommender(RecommenderModule):
     ) -> NDArray[np.float32]:
         """Encode a user by their clicks, oldest first, given as ids of articles or as rows of embeddings.
 
+        The embedding is one vector, to search by. Scores are exact: with `sharpness` in the settings of the user
+        encoder they compare an article with every click.
+
         An empty history is a new user; of a long one the latest clicks count, as many as in training. Ids that are
         not in the catalogue raise `InputError`. `user` is the id of the user, for models that use it; an id that
         was not seen in training is an unknown user.
         """
         if isinstance(history, np.ndarray):
-            return self._encode_clicks(torch.from_numpy(history), self._user_index(user))
-        return self._encode_clicks(self._news_for(user)[self._rows(history)], self._user_index(user))
+            users = self._encode_clicks(torch.from_numpy(history), self._user_index(user))
+        else:
+            users = self._encode_clicks(self._news_for(user)[self._rows(history)], self._user_index(user))
+        embedding: NDArray[np.float32] = users.means_BPD[0, 0].numpy()
+        return embedding
 
     def score(
         self, history: Sequence[str], candidates: Sequence[str], *, user: str | None = None
@@ -96,8 +103,8 @@ class Recommender(RecommenderModule):
         """Score candidates for the user with this history; both are given as ids of articles."""
         rows = self._rows(candidates)
         news_VD = self._news_for(user)
-        user_D = self._encode_clicks(news_VD[self._rows(history)], self._user_index(user))
-        scores: NDArray[np.float32] = news_VD[rows].numpy() @ user_D
+        users = self._encode_clicks(news_VD[self._rows(history)], self._user_index(user))
+        scores: NDArray[np.float32] = users.score_all(news_VD[rows])[0, 0].numpy()
         return scores
 
     def recommend(self, history: Sequence[str], *, k: int = 10, user: str | None = None) -> list[Recommendation]:
@@ -107,7 +114,7 @@ class Recommender(RecommenderModule):
         catalogue = self._require_catalogue()
         clicked = self._rows(history)
         news_VD = self._news_for(user)
-        scores_V = news_VD @ torch.from_numpy(self._encode_clicks(news_VD[clicked], self._user_index(user)))
+        scores_V = self._encode_clicks(news_VD[clicked], self._user_index(user)).score_all(news_VD)[0, 0]
         scores_V[clicked] = -torch.inf
         best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
         return [
@@ -178,10 +185,13 @@ class Recommender(RecommenderModule):
             create_repo(repo_id, token=token, private=private, exist_ok=True)
             return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
 
-    def _encode_clicks(self, clicks_LD: Tensor, user: int) -> NDArray[np.float32]:
+    def encode_clicks(self, clicks: NDArray[np.float32]) -> Users:
+        """Encode an unknown user by embeddings of their clicks, oldest first, to score articles by."""
+        return self._encode_clicks(torch.from_numpy(clicks), UNKNOWN)
+
+    def _encode_clicks(self, clicks_LD: Tensor, user: int) -> Users:
         clicks_1LD = clicks_LD[self.config.latest_clicks].reshape(1, -1, self.news.dim)
-        users_1D = self.encode_users(clicks_1LD, user_ids_B=torch.tensor([user]))
-        return users_1D[0].numpy()
+        return self.encode_users(clicks_1LD, user_ids_B=torch.tensor([user]))
 
     def _user_index(self, user: str | None) -> int:
         return 1 + self.id_maps.users.index(user) if user in self.id_maps.users else UNKNOWN

@@ -75,6 +75,7 @@ def zero_shot() -> RunConfig:
     """
     return RunConfig(
         news=NewsEncoderConfig(dim=0, categories=False),
+        user=UserConfig(sharpness=0.0),
         batch=BatchConfig(negatives=1),
         cache=PAPER_CACHE,
         train=TrainConfig(steps=0, precision="fp32", validations=0),
@@ -165,7 +166,7 @@ def _as_in_the_paper(encoder: str) -> RunConfig:
     """Method and training configuration of the paper; docs/paper.md lists what differs all the same."""
     return RunConfig(
         news=NewsEncoderConfig(encoder=encoder, dim=0, normalize=False, categories=False, attention_dropout=None),
-        user=UserConfig(name="attentive", recency=False),
+        user=UserConfig(name="attentive", recency=False, sharpness=0.0),
         loss=LossConfig(temperature=1.0, fallback_negatives_weight=0.0, in_batch=0.0, article_bias=False),
         batch=BatchConfig(
             max_clicks=100,

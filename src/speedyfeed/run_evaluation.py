@@ -39,10 +39,13 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.storage import cached_in
+from speedyfeed.scoring import Users
 from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
 
 Pool = Literal["split", "day", "all"]
 """Articles that recall searches: candidates of the split, candidates of the impression's day, or all articles."""
+EXACT_NEWS = 50_000
+"""Largest number of articles that are searched exactly for users with several vectors."""
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
 _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
@@ -153,8 +156,8 @@ def evaluate_run(
     """Measure ranking and recall of a run; recall searches candidates of the day, of the split, or all articles.
 
     By default (`pool`) it is the day, or all articles in a log of clicks without impressions. Search in
-    user-dependent models is always exact. With `popularity`, the biases that training learned are added to the
-    scores, and search is exact.
+    user-dependent models is always exact, and so is that of users with several vectors among at most `EXACT_NEWS`
+    articles. With `popularity`, the biases that training learned are added to the scores, and search is exact.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
@@ -176,7 +179,8 @@ def evaluate_run(
     embedded = _embed(finished, data, report, needs_all=pool == "all")
     if popularity:
         embedded = _with_popularity(finished, data, embedded)
-    exact = exact or popularity
+    has_vectors = finished.model.config.user.sharpness > 0
+    exact = exact or popularity or (has_vectors and data.store.num_news <= EXACT_NEWS)
     build_index: BuildIndex = ExactIndex.build if exact else HnswIndex.build
     if not exact and pool != "day" and finished.path.is_dir():
         build_index = cached_in(finished.path / "index")
@@ -226,7 +230,7 @@ class _Embedded:
     news_VD: Embeddings
     """Embeddings of all articles; zero for those that the split does not need."""
     encode_users: EncodeUsers
-    """Function from histories to user embeddings."""
+    """Function from histories to users."""
 
 
 def _embed(
@@ -265,9 +269,8 @@ def _with_popularity(finished: FinishedRun, data: EvaluationData, embedded: _Emb
     biases = np.append(known.biases, 0.0)[pc.fill_null(rows, len(known)).to_numpy()]
     column_V1 = np.append(0.0, biases)[:, None].astype(np.float32)
 
-    def encode_users(histories: Ragged, users: NDArray[np.int64]) -> Embeddings:
-        users_BD = embedded.encode_users(histories, users)
-        return np.pad(users_BD, ((0, 0), (0, 1)), constant_values=1)
+    def encode_users(histories: Ragged, users: NDArray[np.int64]) -> Users:
+        return embedded.encode_users(histories, users).with_constant()
 
     return _Embedded(news_VD=np.concatenate([embedded.news_VD, column_V1], 1), encode_users=encode_users)
 

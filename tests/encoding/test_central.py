@@ -11,6 +11,7 @@ from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged, gat
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import build_encoder
+from speedyfeed.scoring import Users
 from speedyfeed.training.losses import next_click_loss
 
 DIM = 6
@@ -123,7 +124,8 @@ def loss_of(clicks: Tensor, negatives: Tensor, clicked: Tensor) -> Tensor:
     """A user is the mean of earlier clicks, one vector short: enough for gradients to take every way."""
     place = torch.arange(1, clicks.size(1) + 1)[:, None]
     users = nn.functional.pad(clicks.cumsum(1)[:, :-1], (0, 0, 1, 0)) / place
-    return next_click_loss(users, clicks, negatives, clicked)
+    shown = torch.cat([clicks[:, :, None], negatives], 2)
+    return next_click_loss(Users(vectors_BKD=users).score(shown), clicked.float())
 
 
 @settings(max_examples=40, deadline=None)
@@ -191,12 +193,9 @@ def test_a_batch_whose_news_are_all_cached_still_trains_the_rest() -> None:
     assert len(merged.encoded_E) == 0
     torch.testing.assert_close(merged.news_MD[1:], encoder.project(some_cache().rows_VH[1:5]))
     start = nn.Parameter(torch.zeros(DIM))
-    loss = next_click_loss(
-        start.expand(1, 2, DIM),
-        merged.news_MD[merged.history_BL],
-        merged.news_MD[merged.negatives_BLN],
-        merged.history_BL > 0,
-    )
+    shown = torch.cat([merged.history_BL[..., None], merged.negatives_BLN], -1)
+    users = Users(vectors_BKD=start.expand(1, 2, DIM))
+    loss = next_click_loss(users.score(merged.news_MD[shown]), (merged.history_BL > 0).float())
     (gradient,) = torch.autograd.grad(loss, start)
     assert gradient.any()
 

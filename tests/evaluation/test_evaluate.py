@@ -11,6 +11,7 @@ from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import ExactIndex
+from speedyfeed.scoring import Users
 
 KEYS = (*RANKING, "recall@20", "recall@50", "recall@100", "recall@200")
 
@@ -21,7 +22,9 @@ def rng() -> np.random.Generator:
 
 def encoder(news_VD):
     """The mean of the clicks; the first news for a user without any."""
-    return lambda histories, users: np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
+    return lambda histories, users: Users.single(
+        np.stack([news_VD[row if len(row) else [1]].mean(0) for row in histories])
+    )
 
 
 def test_the_report_has_the_keys_that_programs_rely_on(impressions, news_VD):

@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from speedyfeed.data.store import Impressions
 from speedyfeed.errors import InputError
@@ -9,7 +10,9 @@ from speedyfeed.evaluation import ranking
 from speedyfeed.evaluation.metrics import IN_HISTORY, measure_recall
 from speedyfeed.evaluation.ranking import RETRIEVED, score_and_retrieve, score_candidates
 from speedyfeed.ragged import Ragged
+from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import ExactIndex, Neighbours
+from speedyfeed.scoring import Users
 from tests.evaluation.conftest import ragged
 
 
@@ -20,8 +23,11 @@ class MeanOfClicks:
         self.news_VD = news_VD
         self.histories: list[list[int]] = []
 
-    def __call__(self, histories: Ragged, users: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, histories: Ragged, users: np.ndarray | None = None) -> Users:
         self.histories += [row.tolist() for row in histories]
+        return Users.single(self.means(histories))
+
+    def means(self, histories: Ragged) -> np.ndarray:
         means = [self.news_VD[row].mean(0) if len(row) else self.news_VD[1] for row in histories]
         return np.stack(means).astype(np.float32)
 
@@ -42,7 +48,7 @@ def test_scores_equal_one_inner_product_at_a_time(impressions, news_VD):
     encode = MeanOfClicks(news_VD)
     scores = score_candidates(impressions, news_VD, encode)
     for row, candidates in enumerate(impressions.candidates):
-        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.users[[row]]))[0]
+        user = MeanOfClicks(news_VD).means(impressions.histories.take(impressions.users[[row]]))[0]
         for place, news in enumerate(candidates):
             expected = user @ news_VD[news] if news else -np.inf
             assert scores[row][place] == pytest.approx(expected, abs=1e-5)
@@ -69,7 +75,7 @@ def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impr
     labels = Ragged(values=impressions.labels, offsets=impressions.candidates.offsets)
     ranks = []
     for row, candidates in enumerate(impressions.candidates):
-        user = MeanOfClicks(news_VD)(impressions.histories.take(impressions.users[[row]]))[0]
+        user = MeanOfClicks(news_VD).means(impressions.histories.take(impressions.users[[row]]))[0]
         pool = {
             news
             for other, shown in enumerate(impressions.candidates)
@@ -93,8 +99,8 @@ def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impr
 
 def test_an_index_that_finds_half_says_so(impressions, news_VD):
     class HalfIndex(ExactIndex):
-        def search(self, queries, k):
-            whole = super().search(queries, k)
+        def search_users(self, users, k):
+            whole = super().search_users(users, k)
             return Neighbours(ids=whole.ids[:, ::2], scores=whole.scores[:, ::2])
 
     build = HalfIndex.build
@@ -134,7 +140,7 @@ def test_two_hundred_are_retrieved_beside_those_clicked_before():
     _, retrieved = score_and_retrieve(
         shown,
         news_VD,
-        lambda histories, _: np.ones((len(histories), 1), np.float32),
+        lambda histories, _: Users.single(np.ones((len(histories), 1), np.float32)),
         ExactIndex.build,
         one_pool(shown),
     )
@@ -154,10 +160,55 @@ def test_all_articles_are_searched_not_only_candidates():
         users=np.array([0, 1]),
         histories=ragged([[1, 2], []]),
     )
-    encode = lambda histories, _: np.ones((len(histories), 1), np.float32)  # noqa: E731
+    encode = lambda histories, _: Users.single(np.ones((len(histories), 1), np.float32))  # noqa: E731
     for searches_all, ranks, size in ((False, [1, 2], 2), (True, [2, 7], 9)):
         _, retrieved = score_and_retrieve(
             shown, news_VD, encode, ExactIndex.build, one_pool(shown), searches_all=searches_all
         )
         assert retrieved.found.tolist() == ranks
         assert (retrieved.news_per_pool, retrieved.searches_all) == (size, searches_all)
+
+
+class ClicksThemselves:
+    """Users whose vectors are their clicks, the first of which counts twice; without clicks, the first article."""
+
+    def __init__(self, news_VD: np.ndarray) -> None:
+        self.news_VD = torch.from_numpy(news_VD)
+
+    def __call__(self, histories: Ragged, users: np.ndarray | None = None) -> Users:
+        rows = [row.tolist() or [1] for row in histories]
+        longest = max(map(len, rows))
+        weights = torch.zeros(len(rows), 1, longest)
+        for user, row in enumerate(rows):
+            weights[user, 0, : len(row)] = torch.tensor([2.0] + [1.0] * (len(row) - 1)) / (len(row) + 1)
+        padded = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        return Users(vectors_BKD=self.news_VD[padded], weights_BPK=weights, sharpness=6.0)
+
+    def score(self, history: np.ndarray, article: int) -> float:
+        """The score of one article, click by click."""
+        clicks = self.news_VD[history.tolist() or [1]]
+        powers = torch.exp(6 * clicks @ self.news_VD[article])
+        return float(torch.log((powers.sum() + powers[0]) / (len(clicks) + 1)) / 6)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("build", [ExactIndex.build, HnswIndex.build], ids=["exact", "hnsw"])
+def test_users_with_several_vectors_are_scored_click_by_click(impressions, news_VD, build):
+    """An index by inner product retrieves more than enough here, so that both find what exact search does."""
+    encode = ClicksThemselves(news_VD)
+    scores, retrieved = score_and_retrieve(impressions, news_VD, encode, build, one_pool(impressions))
+    pool = [article for article in np.unique(impressions.candidates.values) if article]
+    found = Ragged(values=retrieved.found, offsets=impressions.candidates.offsets)
+    num_found = 0
+    for row, user in enumerate(impressions.users):
+        history = impressions.histories[user]
+        for position, article in enumerate(impressions.candidates[row]):
+            expected = encode.score(history, article) if article else -np.inf
+            assert scores[row][position] == pytest.approx(expected, abs=1e-4)
+            if found[row][position] > 0:
+                others = [other for other in pool if other not in history]
+                better = sum(encode.score(history, other) > expected + 1e-5 for other in others)
+                assert found[row][position] == 1 + better
+                num_found += 1
+    assert num_found > 20
+    assert retrieved.index_recall == pytest.approx(1.0)

@@ -19,7 +19,7 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(
 
     def encode_for_user(user, history):
         histories = Ragged(values=history, offsets=np.array([0, len(history)]))
-        return news_VD, encode(histories)[0]
+        return news_VD, encode.means(histories)[0]
 
     scores, retrieved = score_and_retrieve_user_dependent(
         impressions, encode_for_user, pools, searches_all=searches_all

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from speedyfeed.scoring import Users
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, build_index
 
@@ -29,6 +30,11 @@ def names(catalogue, hits):
     return [catalogue.news(row).news_id for row in hits.rows.tolist()]
 
 
+def user_of(query):
+    """A user with one vector."""
+    return Users.single(query[None])
+
+
 def by_hand(news, query, k):
     """Ids of the k best articles; `news` maps ids to embeddings."""
     return sorted(news, key=lambda news_id: -float(news[news_id] @ query))[:k]
@@ -51,7 +57,7 @@ def test_search_follows_what_is_added_replaced_and_removed(catalogue):
             del there[news_id]
         assert len(catalogue) == len(there)
         for query in vectors(10, seed=77):
-            hits = catalogue.search(query, 10)
+            hits = catalogue.search(user_of(query), 10)
             assert names(catalogue, hits) == by_hand(there, query, 10)
             assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
 
@@ -65,32 +71,39 @@ def test_an_unknown_article_cannot_be_removed(catalogue):
 
 def test_excluded_rows_are_replaced_by_the_next_best(catalogue):
     query = vectors(1, seed=3)[0]
-    best = catalogue.search(query, 20)
-    rest = catalogue.search(query, 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist())))
+    best = catalogue.search(user_of(query), 20)
+    rest = catalogue.search(
+        Users.single(query[None]), 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist()))
+    )
     assert rest.rows.tolist() == best.rows[10:].tolist()
 
 
 def test_asking_for_more_than_there_is_gives_all(catalogue):
     query = vectors(1, seed=3)[0]
-    assert len(catalogue.search(query, 500).rows) == 200
-    assert len(catalogue.search(query, 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
+    assert len(catalogue.search(user_of(query), 500).rows) == 200
+    assert len(catalogue.search(user_of(query), 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
 
 
 def test_filters_by_category_and_age(catalogue):
     query = vectors(1, seed=3)[0]
-    hits = catalogue.search(query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
+    hits = catalogue.search(
+        Users.single(query[None]), 300, SearchFilter(categories=frozenset(["a", "c", "no such"]))
+    )
     assert len(hits.rows) == 200 - 67
     assert {catalogue.news(row).category for row in hits.rows.tolist()} == {"a", "c"}
-    assert len(catalogue.search(query, 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
+    assert len(catalogue.search(user_of(query), 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
     dated = [News(news_id=f"D{n}", title="", published=100.0 * n) for n in range(3)]
     catalogue.add(dated, vectors(3, seed=9))
-    assert set(names(catalogue, catalogue.search(query, 10, SearchFilter(published_since=100.0)))) == {"D1", "D2"}
+    assert set(names(catalogue, catalogue.search(user_of(query), 10, SearchFilter(published_since=100.0)))) == {
+        "D1",
+        "D2",
+    }
 
 
 def test_candidates_are_scored_as_a_search_scores_them(catalogue):
     query = vectors(1, seed=3)[0]
-    best = catalogue.search(query, 200)
-    some = catalogue.score(query, [5, 9, 9, 120], SearchFilter(excluded_rows=frozenset([9])))
+    best = catalogue.search(user_of(query), 200)
+    some = catalogue.score(user_of(query), [5, 9, 9, 120], SearchFilter(excluded_rows=frozenset([9])))
     assert set(some.rows.tolist()) == {5, 120}
     score_of = dict(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
     assert some.scores == pytest.approx([score_of[row] for row in some.rows.tolist()], rel=1e-4)
@@ -99,10 +112,18 @@ def test_candidates_are_scored_as_a_search_scores_them(catalogue):
 def test_popularity_weighs_from_0_to_1():
     catalogue = build_catalogue(200, num_clicks=list(range(200)))
     query = vectors(1, seed=3)[0]
-    by_match = catalogue.search(query, 5)
-    assert catalogue.search(query, 5, SearchFilter(popularity=1e-9)).rows.tolist() == by_match.rows.tolist()
-    assert catalogue.search(query, 5, SearchFilter(popularity=1.0)).rows.tolist() == [199, 198, 197, 196, 195]
-    both = catalogue.search(query, 5, SearchFilter(popularity=0.5)).rows.tolist()
+    by_match = catalogue.search(user_of(query), 5)
+    assert (
+        catalogue.search(user_of(query), 5, SearchFilter(popularity=1e-9)).rows.tolist() == by_match.rows.tolist()
+    )
+    assert catalogue.search(user_of(query), 5, SearchFilter(popularity=1.0)).rows.tolist() == [
+        199,
+        198,
+        197,
+        196,
+        195,
+    ]
+    both = catalogue.search(user_of(query), 5, SearchFilter(popularity=0.5)).rows.tolist()
     assert both not in (by_match.rows.tolist(), [199, 198, 197, 196, 195])
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from speedyfeed.errors import InputError
+from speedyfeed.scoring import Users
 from speedyfeed.training.losses import (
     BIAS_SCALE,
     ClickLoss,
@@ -17,6 +18,12 @@ from speedyfeed.training.losses import (
 )
 
 DIM = 5
+
+
+def logits_of(users: Tensor, clicks: Tensor, negatives: Tensor) -> Tensor:
+    """Inner products of each user with the click, then with the negatives."""
+    shown = torch.cat([clicks[:, :, None], negatives], 2)
+    return Users(vectors_BKD=users).score(shown)
 
 
 def naive_next_click(
@@ -80,7 +87,7 @@ def test_next_click_is_the_sum_over_clicks(
     users, clicks = normal(*shape, DIM, seed=seed), normal(*shape, DIM, seed=seed + 1)
     negatives = normal(*shape, num_negatives, DIM, seed=seed + 2)
     weights = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) if is_weighted else None
-    ours = next_click_loss(users, clicks, negatives, clicked, weights)
+    ours = next_click_loss(logits_of(users, clicks, negatives), clicked * (1.0 if weights is None else weights))
     assert_twins(
         ours, naive_next_click(users, clicks, negatives, clicked, weights), inputs=[users, clicks, negatives]
     )
@@ -93,10 +100,10 @@ def test_next_click_by_hand() -> None:
     negatives = torch.tensor([[[[0.0]], [[0.0]]], [[[0.0]], [[99.0]]]])
     clicked = torch.tensor([[True, True], [True, False]])
     probabilities = [3 / 4, 1 / 2, 4 / 5]
-    loss = next_click_loss(users, clicks, negatives, clicked)
+    loss = next_click_loss(logits_of(users, clicks, negatives), clicked.float())
     assert loss.item() == pytest.approx(-sum(map(math.log, probabilities)) / 3)
     weights = torch.tensor([[1.0, 0.5], [0.0, 7.0]])
-    loss = next_click_loss(users, clicks, negatives, clicked, weights)
+    loss = next_click_loss(logits_of(users, clicks, negatives), clicked * weights)
     assert loss.item() == pytest.approx(-(math.log(3 / 4) + 0.5 * math.log(1 / 2)) / 1.5)
 
 
@@ -105,9 +112,8 @@ def test_a_click_meets_its_own_negatives_at_every_place() -> None:
     users = torch.eye(4)[None] * 20  # user t looks at coordinate t only
     clicks = torch.zeros(1, 4, 4)
     negatives = -torch.eye(4)[None, :, None]
-    clicked = torch.ones(1, 4, dtype=torch.bool)
-    assert next_click_loss(users, clicks, negatives, clicked) < 1e-6
-    assert next_click_loss(users, clicks, negatives.roll(1, 1), clicked) == pytest.approx(math.log(2.0))
+    assert next_click_loss(logits_of(users, clicks, negatives)) < 1e-6
+    assert next_click_loss(logits_of(users, clicks, negatives.roll(1, 1))) == pytest.approx(math.log(2.0))
 
 
 @pytest.mark.parametrize("clicked", [False, True])
@@ -115,7 +121,7 @@ def test_nothing_to_learn_is_a_loss_of_zero_without_gradient(clicked: bool) -> N
     """No click at all, or all of weight zero."""
     users, clicks, negatives = normal(2, 3, DIM), normal(2, 3, DIM), normal(2, 3, 1, DIM)
     mask = torch.full((2, 3), clicked)
-    loss = next_click_loss(users, clicks, negatives, mask, torch.zeros(2, 3))
+    loss = next_click_loss(logits_of(users, clicks, negatives), mask * torch.zeros(2, 3))
     gradients = torch.autograd.grad(loss, [users, clicks, negatives])
     assert loss == 0
     assert not any(gradient.any() for gradient in gradients)
@@ -134,7 +140,7 @@ def test_in_batch_is_the_sum_over_clicks_and_candidates(
     positions = torch.tensor([clicks + [0] * (3 - len(clicks)) for clicks in history])
     users, news = normal(len(history), 3, DIM, seed=seed), normal(7, DIM, seed=seed + 1)
     bias = normal(7, seed=seed + 2).detach() if has_bias else None
-    ours = in_batch_loss(users, positions, news, bias, max_logits=max_logits)
+    ours = in_batch_loss(Users(vectors_BKD=users), positions, news, bias, max_logits=max_logits)
     assert_twins(ours, naive_in_batch(users, positions, news, bias), inputs=[users, news])
 
 
@@ -144,11 +150,16 @@ def test_own_clicks_and_padding_are_no_negatives() -> None:
     losses = []
     for user, place, candidates in ((0, 0, [1, 3, 4]), (0, 1, [2, 3, 4]), (1, 0, [3, 1, 2, 4])):
         losses.append(-(users[user, place] @ news[candidates].mT).log_softmax(0)[0])
-    assert_twins(in_batch_loss(users, history, news), torch.stack(losses).mean(), inputs=[users, news])
+    assert_twins(
+        in_batch_loss(Users(vectors_BKD=users), history, news), torch.stack(losses).mean(), inputs=[users, news]
+    )
 
 
 def test_a_batch_without_clicks_has_no_in_batch_loss() -> None:
-    assert in_batch_loss(normal(2, 3, DIM), torch.zeros(2, 3, dtype=torch.long), normal(4, DIM)) == 0
+    assert (
+        in_batch_loss(Users(vectors_BKD=normal(2, 3, DIM)), torch.zeros(2, 3, dtype=torch.long), normal(4, DIM))
+        == 0
+    )
 
 
 def test_a_correction_for_popularity_undoes_popularity() -> None:
@@ -158,7 +169,7 @@ def test_a_correction_for_popularity_undoes_popularity() -> None:
     assert log_popularity(torch.tensor([0, 99, 0, 0])).exp().sum() == pytest.approx(1.0)
     users, news = torch.zeros(1, 1, DIM), torch.zeros(4, DIM)
     for target, chance in ((1, 0.01 / 2.01), (2, 1 / 2.01)):
-        loss = in_batch_loss(users, torch.tensor([[target]]), news, bias)
+        loss = in_batch_loss(Users(vectors_BKD=users), torch.tensor([[target]]), news, bias)
         assert loss.item() == pytest.approx(-math.log(chance), rel=1e-5)
 
 
@@ -166,10 +177,17 @@ def test_logits_are_exact_inside_autocast() -> None:
     users, news = normal(2, 3, DIM), normal(7, DIM)
     scaled = users * 30  # products of about 100, where bf16 steps are half a unit
     history = torch.tensor([[1, 2, 3], [4, 5, 0]])
-    arguments = scaled, news[history], news[history.flip(0)][:, :, None], history > 0
-    exact = next_click_loss(*arguments), in_batch_loss(scaled, history, news)
+    weights = normal(2, 4, 3, seed=5).detach().softmax(-1)
+    users_of = Users(vectors_BKD=scaled), Users(vectors_BKD=scaled[:, :3], weights_BPK=weights[:, :3], sharpness=2)
+
+    def losses() -> list[Tensor]:
+        shown = news[torch.stack([history, history.flip(0)], -1)]
+        by_click = [next_click_loss(some.score(shown), (history > 0).float()) for some in users_of]
+        return by_click + [in_batch_loss(some, history, news) for some in users_of]
+
+    exact = losses()
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = next_click_loss(*arguments), in_batch_loss(scaled, history, news)
+        mixed = losses()
     for ours, expected in zip(mixed, exact, strict=True):
         assert_twins(ours, expected, inputs=[users, news])
 
@@ -186,7 +204,7 @@ def test_both_losses_are_mixed_by_their_share(share: float) -> None:
     users, news = normal(2, 3, DIM), normal(7, DIM, seed=3)
     config = LossConfig(in_batch=share, popularity_correction=0.5, temperature=2.0)
     ours = ClickLoss(config, fallback_negatives_weight=0.2, num_news=16)(
-        users, news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
+        Users(vectors_BKD=users), news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
     )
 
     weights = torch.tensor([[0.2, 1.0, 1.0], [0.2, 1.0, 0.0]])
@@ -196,7 +214,8 @@ def test_both_losses_are_mixed_by_their_share(share: float) -> None:
 
 
 def test_the_temperature_is_learned_when_asked_for() -> None:
-    arguments = normal(2, 3, DIM), normal(7, DIM, seed=3), HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
+    users = Users(vectors_BKD=normal(2, 3, DIM))
+    arguments = users, normal(7, DIM, seed=3), HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY
 
     def value(temperature: float) -> float:
         config = LossConfig(temperature=temperature, in_batch=0.5, article_bias=False)
@@ -222,7 +241,7 @@ def test_the_bias_of_an_article_is_added_to_its_logits(share: float) -> None:
     assert ours.bias_V is not None
     with torch.no_grad():
         ours.bias_V[11:] = torch.tensor([0.01, -0.02, 0.03, 0.0, 0.04, -0.01])
-    loss = ours(users, news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY)
+    loss = ours(Users(vectors_BKD=users), news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY)
 
     scale = ours.bias_V.detach().clone()[IDS].requires_grad_()
     bias = BIAS_SCALE * scale

@@ -1,9 +1,9 @@
 """From embeddings to a score for every candidate, and to the articles retrieved for each user out of all.
 
-Knows no model: news embeddings come as one array, user embeddings from a function of histories. Impressions are
-visited user by user, so each user is encoded once per pool, whatever the order of the log:
+Knows no model: news embeddings come as one array, users from a function of histories. Impressions are visited user
+by user, so each user is encoded once per pool, whatever the order of the log:
 
-    users [4, 0, 4]  ->  embeddings of users [0, 4]  ->  scores of impressions 1, 0, 2, returned in log order
+    users [4, 0, 4]  ->  encoded users [0, 4]  ->  scores of impressions 1, 0, 2, returned in log order
 
 Memory holds a few numbers per candidate and one chunk of users.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from speedyfeed import progress
@@ -20,10 +21,11 @@ from speedyfeed.data.store import PAD_NEWS, Impressions
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import IN_HISTORY
 from speedyfeed.ragged import Ragged, offsets_of
-from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Neighbours, overlap
+from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Index, Neighbours, overlap
+from speedyfeed.scoring import Users
 
-EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Embeddings]
-"""A function from histories (oldest click first, may be empty) and their users to user embeddings, one row each.
+EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Users]
+"""A function from histories (oldest click first, may be empty) and their users to `Users` of one prefix each.
 
 Users are rows of `Impressions.histories`.
 """
@@ -31,7 +33,10 @@ Users are rows of `Impressions.histories`.
 RETRIEVED = 200
 """Number of articles retrieved for each user."""
 
-_USERS = 4096  # users encoded and searched for at a time
+OVERSAMPLE = 5
+"""Articles that an index retrieves by the mean of a user's vectors, for each one of the best by score."""
+
+_USERS = 1024  # users encoded and searched for at a time
 _CANDIDATES = 1 << 16  # candidates scored at a time
 _CHECKED_USERS = 500  # users per pool for whom the index is compared with exact search
 
@@ -62,7 +67,7 @@ def score_candidates(
     *,
     report: progress.Report = progress.silent,
 ) -> Ragged:
-    """Score every candidate by its inner product with the user; -inf for a candidate without text."""
+    """Score every candidate for its user; -inf for a candidate without text."""
     scorer = _Scorer(impressions, news_VD)
     for chunk in _visit(impressions, np.arange(len(impressions.users)), encode_users, report):
         scorer.score(chunk)
@@ -99,14 +104,14 @@ def score_and_retrieve(
         sizes.append(len(news))
         for number, chunk in enumerate(_visit(impressions, rows, encode_users, report)):
             scorer.score(chunk)
-            neighbours = index.search(chunk.users_BD, RETRIEVED + _most_clicked(chunk.histories, news))
+            neighbours = _search(index, chunk.users, news_VD, RETRIEVED + _most_clicked(chunk.histories, news))
             _find_clicks(impressions, chunk, neighbours, found)
             if number == 0:
                 some = Neighbours(
                     ids=neighbours.ids[:_CHECKED_USERS, :RETRIEVED],
                     scores=neighbours.scores[:_CHECKED_USERS, :RETRIEVED],
                 )
-                truth = exact.search(chunk.users_BD[:_CHECKED_USERS], RETRIEVED)
+                truth = exact.search_users(chunk.users.take(slice(_CHECKED_USERS)), RETRIEVED)
                 checks.append((overlap(some, truth), len(some.ids)))
     recalls, weights = np.array(checks).reshape(-1, 2).T
     retrieved = Retrieved(
@@ -124,13 +129,13 @@ def score_and_retrieve(
 class _Chunk:
     """Some users and the candidates of all their impressions."""
 
-    users_BD: Embeddings
+    users: Users
     histories: Ragged
     """All clicks of each user."""
     positions: NDArray[np.int64]
     """Positions of the candidates in the flat arrays of the split."""
     user_of: NDArray[np.int64]
-    """Row in `users_BD` of each candidate's user."""
+    """Row in `users` of each candidate's user, in rising order."""
 
 
 class _Scorer:
@@ -140,12 +145,24 @@ class _Scorer:
         self._scores = np.full(len(impressions.candidates.values), -np.inf, np.float32)
 
     def score(self, chunk: _Chunk) -> None:
+        if chunk.users.weights_BPK is not None:
+            return self._score_softly(chunk)
+        users_BD = chunk.users.vectors_BKD[:, 0].numpy()
         for start in range(0, len(chunk.positions), _CANDIDATES):
             positions = chunk.positions[start : start + _CANDIDATES]
             news = self._candidates.values[positions]
-            users = chunk.users_BD[chunk.user_of[start : start + _CANDIDATES]]
+            users = users_BD[chunk.user_of[start : start + _CANDIDATES]]
             scores = np.einsum("cd,cd->c", users, self._news_VD[news])
             self._scores[positions] = np.where(news == PAD_NEWS, -np.inf, scores)
+
+    def _score_softly(self, chunk: _Chunk) -> None:
+        """Score the candidates of one user after another: one product with all vectors of the user."""
+        ends = np.searchsorted(chunk.user_of, np.arange(1, len(chunk.users) + 1))
+        for user, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+            positions = chunk.positions[start:end]
+            news = self._candidates.values[positions]
+            scores = chunk.users.take(slice(user, user + 1)).score_all(torch.from_numpy(self._news_VD[news]))
+            self._scores[positions] = np.where(news == PAD_NEWS, -np.inf, scores[0, 0].numpy())
 
     def result(self) -> Ragged:
         if np.isnan(self._scores).any():
@@ -169,12 +186,32 @@ def _visit(
         starts = impressions.candidates.offsets[rows[first:end]]
         lengths = impressions.candidates.offsets[rows[first:end] + 1] - starts
         yield _Chunk(
-            users_BD=encode_users(histories, users[start : start + _USERS]),
+            users=encode_users(histories, users[start : start + _USERS]),
             histories=histories,
             positions=_ranges(starts, lengths),
             user_of=np.repeat(row_of[first:end] - start, lengths),
         )
     report("rank", len(users), len(users))
+
+
+def _search(index: Index, users: Users, news_VD: Embeddings, k: int) -> Neighbours:
+    """Find the k best articles of each user; ids are rows of `news_VD`.
+
+    An index that knows inner products only finds more by the mean of a user's vectors, which are scored then.
+    """
+    if isinstance(index, ExactIndex):
+        return index.search_users(users, k)
+    means_BD = users.means_BPD[:, 0].numpy()
+    if users.weights_BPK is None:
+        return index.search(means_BD, k)
+    found = index.search(means_BD, OVERSAMPLE * k)
+    k = min(k, found.ids.shape[1])
+    ids, scores = np.zeros((len(users), k), np.int64), np.zeros((len(users), k), np.float32)
+    for user, found_K in enumerate(found.ids):
+        scores_K = users.take(slice(user, user + 1)).score_all(torch.from_numpy(news_VD[found_K]))[0, 0]
+        best = scores_K.masked_fill(torch.from_numpy(found_K == PAD_NEWS), -torch.inf).topk(k)
+        ids[user], scores[user] = found_K[best.indices.numpy()], best.values.numpy()
+    return Neighbours(ids=ids, scores=scores)
 
 
 def _find_clicks(

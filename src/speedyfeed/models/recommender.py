@@ -1,6 +1,6 @@
 """A news encoder and a user encoder together: the module that training updates.
 
-packed news --news--> news_MD          clicks_BLD --user--> users_BPD          score = user . news
+packed news --news--> news_MD          clicks_BLD --user--> users          users.score(news)
 
 Shapes: M articles   B users   L clicks   P prefixes, L + 1   D embedding width
 """
@@ -19,8 +19,9 @@ from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
-from speedyfeed.models.users import AttentiveUser, UserConfig, build_user_encoder, weigh_clicks
+from speedyfeed.models.users import AttentiveUser, UserConfig, build_user_encoder, encode_prefixes, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
+from speedyfeed.scoring import Users
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -46,6 +47,11 @@ class RecommenderConfig:
     def uses_words(self) -> bool:
         """Whether the news encoder starts from words of a store's vocabulary, not tokens of a language model."""
         return self.news.encoder in WORD_ENCODERS
+
+    @property
+    def has_unit_norm(self) -> bool:
+        """Whether article embeddings have unit norm, so that inner products are cosines."""
+        return self.news.normalize and not self.uses_words
 
     @property
     def uses_user_ids(self) -> bool:
@@ -106,29 +112,33 @@ class RecommenderModule(nn.Module):
             if isinstance(module, AdditiveAttention | AttentiveUser):
                 module.draw_query()
 
+    def encode_prefixes(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Users:
+        """Encode users after each prefix of their clicks; `clicked_BL` is False at padding."""
+        return encode_prefixes(self.user, clicks_BLD, clicked_BL, user_ids_B, sharpness=self.config.user.sharpness)
+
     @torch.no_grad()
     def encode_users(
         self, clicks_BLD: Tensor, clicked_BL: Tensor | None = None, user_ids_B: Tensor | None = None
-    ) -> Tensor:
-        """Encode users after all their clicks, users_BD in host memory; `clicked_BL` is False at padding."""
+    ) -> Users:
+        """Encode users after all their clicks, in host memory; `clicked_BL` is False at padding."""
         was_training = self.training
         if was_training:
             self.train(False)
         if clicked_BL is None:
             clicked_BL = torch.ones(clicks_BLD.shape[:2], dtype=torch.bool)
         device = next(self.parameters()).device
-        users_BPD: Tensor = self.user(clicks_BLD.to(device), clicked_BL.to(device), user_ids_B)
+        users = self.encode_prefixes(clicks_BLD.to(device), clicked_BL.to(device), user_ids_B)
         if was_training:
             self.train(True)
-        return users_BPD[:, -1].float().cpu()
+        return users.prefixes(slice(-1, None)).to_host()
 
     @torch.no_grad()
     def weigh_clicks(self, clicks: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """Attention weight of each click in the user embedding; None for user encoders that have none.
 
         With encoders that sum the clicks themselves (attentive, additive), a score is the sum over clicks of the
-        weight times the inner product with the candidate, plus that of the learned start. Clicks before the latest
-        `max_clicks` have weight 0.
+        weight times the inner product with the candidate, plus that of the learned start; with `sharpness`, it is
+        a soft maximum over them. Clicks before the latest `max_clicks` have weight 0.
         """
         latest = clicks[self.config.latest_clicks]
         weights_L = weigh_clicks(self.user, torch.from_numpy(latest).to(next(self.parameters()).device))

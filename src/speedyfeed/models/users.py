@@ -10,6 +10,9 @@
 Row t predicts click t and represents a user with t clicks. Each click is scored or projected once and shared by
 every prefix; sums over prefixes are quadratic in the clicks, but cheap compared with the news encoder.
 
+`encode_prefixes` gives the users as articles are scored by: by their embedding, or, with `sharpness`, by a soft
+maximum over the clicks themselves (speedyfeed.scoring).
+
 Shapes: B users   L clicks   P prefixes, L + 1   D embedding width   A heads
 """
 
@@ -25,6 +28,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import UserQuery
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.ranges import Ranges, check_ranges
+from speedyfeed.scoring import Users
 
 RECENCY = 32
 """Number of latest clicks that have a learned weight by their place from the end; older ones share the last."""
@@ -53,6 +57,9 @@ class UserConfig:
     or npa."""
     recency: bool = True
     """Learn how much a click counts by the number of clicks since (attentive); on by default."""
+    sharpness: float = 6.0
+    """Sharpness of the soft maximum over clicks that scores an article (attentive), so that one click on something
+    close is enough; 0 scores by the inner product with the mean of the clicks."""
     heads: int = 8
     """Number of attention heads of self-attention; must divide the width of a news embedding."""
     query_width: int = 200
@@ -63,6 +70,7 @@ class UserConfig:
     """Probability of hiding a user's id during training, so that unknown users are served well."""
 
     RANGES: ClassVar[Ranges] = {
+        "sharpness": (0, 20),
         "heads": (1, 1 << 16),
         "query_width": (1, 1 << 16),
         "id_width": (1, 1 << 16),
@@ -100,15 +108,19 @@ class AttentiveUser(nn.Module):
 
     def forward(self, clicks_BLD: Tensor, clicked_BL: Tensor, user_ids_B: Tensor | None = None) -> Tensor:
         """Encode every prefix of the clicks to users_BPD."""
+        items_BPD, weights_BPP = self.weigh(clicks_BLD, clicked_BL)
+        return weights_BPP @ items_BPD
+
+    def weigh(self, clicks_BLD: Tensor, clicked_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """The start and the clicks, items_BPD, and their weights in each prefix, weights_BPP."""
         items_BPD = _with_start(self.start, clicks_BLD)
         visible_BPP = _visible(clicked_BL)
         # The start in front is attended to only where there is no click yet.
         visible_BPP[:, :, 0] = nn.functional.pad(clicked_BL.cumsum(1) == 0, (1, 0), value=True)
         latest_BP1 = nn.functional.pad(clicked_BL.cumsum(1), (1, 0))[..., None]
         places_P = torch.arange(items_BPD.size(1), device=items_BPD.device)
-        return _pool_prefixes(
-            items_BPD, self.score(items_BPD), visible_BPP, self.score_recency(latest_BP1 - places_P)
-        )
+        recency_BPP = self.score_recency(latest_BP1 - places_P)
+        return items_BPD, _weigh_prefixes(items_BPD, self.score(items_BPD), visible_BPP, recency_BPP)
 
     def score_recency(self, clicks_since: Tensor) -> Tensor | None:
         """Attention scores of clicks by the number of clicks since, `clicks_since`; None if none are learned."""
@@ -252,6 +264,24 @@ def build_user_encoder(config: UserConfig, *, dim: int, user_embeddings: nn.Embe
     return USER_ENCODERS[config.name](dim, config, user_embeddings or nn.Embedding(1, config.id_width))
 
 
+def encode_prefixes(
+    encoder: nn.Module,
+    clicks_BLD: Tensor,
+    clicked_BL: Tensor,
+    user_ids_B: Tensor | None = None,
+    *,
+    sharpness: float = 0.0,
+) -> Users:
+    """Encode every prefix of the clicks to the users that articles are scored by.
+
+    With `sharpness`, users of `AttentiveUser` are their clicks; users of other encoders are one embedding each.
+    """
+    if sharpness and isinstance(encoder, AttentiveUser):
+        items_BPD, weights_BPP = encoder.weigh(clicks_BLD, clicked_BL)
+        return Users(vectors_BKD=items_BPD, weights_BPK=weights_BPP, sharpness=sharpness)
+    return Users(vectors_BKD=encoder(clicks_BLD, clicked_BL, user_ids_B))
+
+
 def weigh_clicks(encoder: nn.Module, clicks_LD: Tensor) -> Tensor | None:
     """Attention weight of each click in the user after all clicks, weights_L; None for encoders without any."""
     if isinstance(encoder, AttentiveUser):
@@ -307,11 +337,15 @@ def _visible(clicked_BL: Tensor) -> Tensor:
     return torch.ones(P, P, dtype=torch.bool, device=clicked_BL.device).tril() & is_item_BP[:, None, :]
 
 
-def _pool_prefixes(
+def _pool_prefixes(items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor) -> Tensor:
+    """Sum the items of each prefix, weighted by the softmax of their scores."""
+    return _weigh_prefixes(items_BPD, scores_BP1, visible_BPP) @ items_BPD
+
+
+def _weigh_prefixes(
     items_BPD: Tensor, scores_BP1: Tensor, visible_BPP: Tensor, by_prefix_BPP: Tensor | None = None
 ) -> Tensor:
-    """Sum the items of each prefix, weighted by the softmax of their scores, to which row p of `by_prefix_BPP` is
-    added for prefix p.
+    """Softmax of the scores of the items of each prefix, to which row p of `by_prefix_BPP` is added for prefix p.
 
     Running sums of exp(score) are less work in theory, but no faster at 100 clicks, and they underflow where an
     early score is far below a later one.
@@ -319,8 +353,7 @@ def _pool_prefixes(
     scores_BPP = scores_BP1.float().mT
     if by_prefix_BPP is not None:
         scores_BPP = scores_BPP + by_prefix_BPP
-    scores_BPP = scores_BPP.masked_fill(~visible_BPP, -math.inf)
-    return scores_BPP.softmax(-1).to(items_BPD.dtype) @ items_BPD
+    return scores_BPP.masked_fill(~visible_BPP, -math.inf).softmax(-1).to(items_BPD.dtype)
 
 
 def _additive_score(dim: int, query_width: int) -> nn.Module:

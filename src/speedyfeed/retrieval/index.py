@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from speedyfeed.checksums import write_checksums
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.ragged import open_array
+from speedyfeed.scoring import Users
 
 Ids = NDArray[np.integer]
 Embeddings = NDArray[np.float32]
 
 FACTS = "index.json"
 """File of a saved index that holds its kind and settings."""
-_QUERIES = 256  # queries scored at once by exact search
+_QUERIES = 256  # vectors scored at once by exact search
 _NEWS = 1 << 16  # articles scored at once: blocks of 64 MB
 
 
@@ -93,20 +94,25 @@ class ExactIndex:
         self._ids, self._embeddings = self._ids[left], self._embeddings[left]
 
     def search(self, queries: Embeddings, k: int) -> Neighbours:
+        return self.search_users(Users.single(np.asarray(queries)), k)
+
+    def search_users(self, users: Users, k: int) -> Neighbours:
+        """Find the k articles with the highest scores for each user of one prefix."""
         k = min(k, len(self))
-        ids = np.zeros((len(queries), k), np.int64)
-        scores = np.zeros((len(queries), k), np.float32)
-        for start in range(0, len(queries), _QUERIES):
-            some = slice(start, start + _QUERIES)
-            best, position = self._search_block(queries[some], k)
+        ids = np.zeros((len(users), k), np.int64)
+        scores = np.zeros((len(users), k), np.float32)
+        size = max(1, _QUERIES // users.vectors_BKD.size(1))
+        for start in range(0, len(users), size):
+            some = slice(start, start + size)
+            best, position = self._search_block(users.take(some), k)
             ids[some], scores[some] = self._ids[position], best
         return Neighbours(ids=ids, scores=scores)
 
-    def _search_block(self, queries: Embeddings, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        best = torch.zeros(len(queries), 0)
-        positions = torch.zeros(len(queries), 0, dtype=torch.int64)
+    def _search_block(self, users: Users, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        best = torch.zeros(len(users), 0)
+        positions = torch.zeros(len(users), 0, dtype=torch.int64)
         for start in range(0, len(self), _NEWS):
-            scores = torch.from_numpy(queries @ self._embeddings[start : start + _NEWS].T)
+            scores = users.score_all(torch.from_numpy(self._embeddings[start : start + _NEWS]))[:, 0]
             top = scores.topk(min(k, scores.size(1)))
             merged = torch.cat([best, top.values], dim=1)
             best, chosen = merged.topk(min(k, merged.size(1)))

@@ -166,16 +166,14 @@ class Feed:
             excluded_rows=frozenset(row for row in excluded if row is not None),
             popularity=query.popularity,
         )
-        user_D = self._model.encode_user(clicks.embeddings)
+        users = self._model.encode_clicks(clicks.embeddings)
         unknown = list(clicks.unknown)
         if query.candidates is None:
-            hits = self.catalogue.search(user_D, query.k, search_filter)
+            hits = self.catalogue.search(users, query.k, search_filter)
         else:
             rows = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in rows.items() if row is None]
-            ordered = self.catalogue.score(
-                user_D, [row for row in rows.values() if row is not None], search_filter
-            )
+            ordered = self.catalogue.score(users, [row for row in rows.values() if row is not None], search_filter)
             hits = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
         map_positions: list[MapPosition | None] = [None] * len(query.history)
         for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
@@ -184,7 +182,7 @@ class Feed:
             model=self.fingerprint,
             ranked=self._rank(hits, self._explain(hits, clicks) if query.explain else None),
             unknown=list(dict.fromkeys(unknown)),
-            user=self.map_positions(user_D[None])[0],
+            user=self.map_positions(users.means_BPD[0].numpy())[0],
             clicks=map_positions,
         )
 
@@ -228,7 +226,10 @@ class Feed:
         ]
 
     def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
-        """Clicks that contribute most to the score of each hit: attention weight times inner product."""
+        """Clicks that contribute most to the score of each hit: attention weight times inner product.
+
+        Under a soft maximum, the exponential of the inner product takes its place.
+        """
         clicks = clicks.select(self._model.config.latest_clicks)
         if not len(clicks.positions):
             return [[] for _ in hits.rows]
@@ -237,7 +238,9 @@ class Feed:
         products_KL = news_KD @ clicks.embeddings.T
         norms_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
         cosines_KL = products_KL / np.maximum(norms_KL, 1e-12)
-        contributions_KL = products_KL if attention_L is None else products_KL * attention_L
+        sharpness = self._model.config.user.sharpness
+        shares_KL = np.exp(sharpness * products_KL) if sharpness and attention_L is not None else products_KL
+        contributions_KL = shares_KL if attention_L is None else shares_KL * attention_L
         order_KL = np.argsort(-contributions_KL, axis=1)[:, :MAX_REASONS]
         return [
             [
@@ -247,7 +250,7 @@ class Feed:
                     similarity=float(cosines_KL[number, click]),
                 )
                 for click in order
-                if contributions_KL[number, click] > 0
+                if products_KL[number, click] > 0 and contributions_KL[number, click] > 0
             ]
             for number, order in enumerate(order_KL.tolist())
         ]

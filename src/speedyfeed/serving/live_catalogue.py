@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
+from speedyfeed.scoring import Users
 from speedyfeed.serving.journal import News
 
 Rows = NDArray[np.int64]
@@ -26,6 +28,8 @@ Embeddings = NDArray[np.float32]
 
 SPARE_HITS = 16
 """Hits fetched from the graphs beyond k: graphs score in low precision, so the order of the last may be wrong."""
+OVERSAMPLE, MIN_CLOSE = 5, 200
+"""Rows that are scored for a user with several vectors: so many for each of the k best, and at least so many."""
 INSERT_BATCH = 8
 """Articles inserted into the graphs at once; searches wait meanwhile."""
 
@@ -129,18 +133,21 @@ class LiveCatalogue:
         with self._lock:
             return self._remove(news_id)
 
-    def search(self, query_D: Embeddings, k: int, search_filter: SearchFilter | None = None) -> SearchHits:
-        """The k rows with the highest inner product among those that pass the filter."""
+    def search(self, users: Users, k: int, search_filter: SearchFilter | None = None) -> SearchHits:
+        """The k rows with the highest scores for one user among those that pass the filter.
+
+        For a user with several vectors, the rows closest to their mean are scored, `OVERSAMPLE` times as many.
+        """
         search_filter = search_filter or SearchFilter()
         if self._index is not None and not search_filter.needs_exact_search:
-            hits = self._search_graphs(self._index, query_D, k, search_filter)
+            hits = self._search_graphs(self._index, users, k, search_filter)
             if len(hits.rows) == min(k, len(self) - len(search_filter.excluded_rows)):
                 return hits
-        return self._search_all(query_D, k, search_filter)
+        return self._search_all(users, k, search_filter)
 
-    def score(self, query_D: Embeddings, rows: Sequence[int], search_filter: SearchFilter) -> SearchHits:
-        """Score these rows, best first; rows that do not pass the filter are left out."""
-        return self._search_all(query_D, len(rows), search_filter, among=np.unique(np.array(rows, np.int64)))
+    def score(self, users: Users, rows: Sequence[int], search_filter: SearchFilter) -> SearchHits:
+        """Score these rows for one user, best first; rows that do not pass the filter are left out."""
+        return self._search_all(users, len(rows), search_filter, among=np.unique(np.array(rows, np.int64)))
 
     def similar(self, row: int, k: int) -> SearchHits:
         """The k other rows with the highest cosine similarity to this one."""
@@ -181,28 +188,36 @@ class LiveCatalogue:
             self._index.remove(np.array([row + 1]))
         return True
 
-    def _search_graphs(
-        self, index: HnswIndex, query_D: Embeddings, k: int, search_filter: SearchFilter
-    ) -> SearchHits:
+    def _search_graphs(self, index: HnswIndex, users: Users, k: int, search_filter: SearchFilter) -> SearchHits:
         with self._lock:
-            rows = index.search(query_D[None], k + len(search_filter.excluded_rows) + SPARE_HITS).ids[0] - 1
+            num_hits = _num_close(users, k) + len(search_filter.excluded_rows) + SPARE_HITS
+            rows = index.search(_mean(users)[None], num_hits).ids[0] - 1
         is_hit = np.array([row >= 0 and row not in search_filter.excluded_rows for row in rows.tolist()], bool)
-        return _top_k(rows[is_hit], self._embeddings[rows[is_hit]] @ query_D, k)
+        return _top_k(rows[is_hit], self._scores(users, rows[is_hit]), k)
 
     def _search_all(
-        self, query_D: Embeddings, k: int, search_filter: SearchFilter, among: Rows | None = None
+        self, users: Users, k: int, search_filter: SearchFilter, among: Rows | None = None
     ) -> SearchHits:
         allowed = self._allowed(search_filter, len(self._is_alive))
         if among is None:
             rows = np.flatnonzero(allowed)
-            scores = (self._embeddings[: len(allowed)] @ query_D)[rows]
+            scores = (self._embeddings[: len(allowed)] @ _mean(users))[rows]
+            if users.weights_BPK is not None:
+                rows = _top_k(
+                    rows, scores, len(rows) if search_filter.popularity > 0 else _num_close(users, k)
+                ).rows
+                scores = self._scores(users, rows)
         else:
             rows = among[allowed[among]]
-            scores = self._embeddings[rows] @ query_D
+            scores = self._scores(users, rows)
         if search_filter.popularity > 0 and self.knows_popularity:
             popularity = _standardize(self._popularity[rows])
             scores = (1 - search_filter.popularity) * _standardize(scores) + search_filter.popularity * popularity
         return _top_k(rows, scores, k)
+
+    def _scores(self, users: Users, rows: Rows) -> NDArray[np.float32]:
+        scores: NDArray[np.float32] = users.score_all(torch.from_numpy(self._embeddings[rows]))[0, 0].numpy()
+        return scores
 
     def _allowed(self, search_filter: SearchFilter, num_rows: int) -> NDArray[np.bool_]:
         allowed = self._is_alive[:num_rows].copy()
@@ -221,6 +236,17 @@ def build_index(embeddings: Embeddings, config: GraphConfig) -> HnswIndex | None
     if len(embeddings) < config.graphs_from:
         return None
     return HnswIndex.build(np.arange(1, len(embeddings) + 1), embeddings, config.graphs)
+
+
+def _mean(users: Users) -> NDArray[np.float32]:
+    """Mean of the vectors of one user."""
+    mean_D: NDArray[np.float32] = users.means_BPD[0, 0].numpy()
+    return mean_D
+
+
+def _num_close(users: Users, k: int) -> int:
+    """Number of rows closest to the mean of a user's vectors that may be among the k best."""
+    return k if users.weights_BPK is None else max(MIN_CLOSE, OVERSAMPLE * k)
 
 
 def _top_k(rows: Rows, scores: NDArray[np.floating], k: int) -> SearchHits:

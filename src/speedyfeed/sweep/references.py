@@ -26,6 +26,7 @@ from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings, ExactIndex
 from speedyfeed.run_evaluation import SEED, Pool, days_of, default_pool
+from speedyfeed.scoring import Users
 
 NEWSROOM = "newsroom.json"
 
@@ -132,11 +133,11 @@ def measure_categories(
     onehot_VC = np.zeros((1 + len(codes), len(names)), np.float32)
     onehot_VC[1 + np.flatnonzero(is_known), codes[is_known]] = 1
 
-    def count(histories: Ragged, _: NDArray[np.int64]) -> Embeddings:
+    def count(histories: Ragged, _: NDArray[np.int64]) -> Users:
         rows = np.repeat(np.arange(len(histories)), histories.lengths)
         counts_BC = np.zeros((len(histories), len(names)), np.float32)
         np.add.at(counts_BC, rows, onehot_VC[histories.values])
-        return counts_BC
+        return Users.single(counts_BC)
 
     return [_measure("category counts", shown, pools, onehot_VC, count, searches_all=searches_all)]
 
@@ -151,8 +152,8 @@ def _rank_alike(
 ) -> Reference:
     """Articles ranked by one score, whoever the user is: embeddings of width 1, and one user for all."""
 
-    def encode_users(users: Ragged, _: NDArray[np.int64]) -> Embeddings:
-        return np.ones((len(users), 1), np.float32)
+    def encode_users(users: Ragged, _: NDArray[np.int64]) -> Users:
+        return Users.single(np.ones((len(users), 1), np.float32))
 
     return _measure(name, shown, pools, scores_V[:, None], encode_users, searches_all=searches_all)
 

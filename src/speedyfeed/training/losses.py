@@ -1,10 +1,10 @@
-"""Losses from embeddings to one number; they know no model, no batch and no cache.
+"""Losses from users and articles to one number; they know no model, no batch and no cache.
 
 `next_click_loss` compares each click with articles that were shown but not clicked (Eq. auto). `in_batch_loss`
 compares it with all articles of the batch, which are encoded anyway, so it costs one matrix product. Both compute
 in float32 and are means over clicks; for a part of a batch, multiply them by the `Share` of the part.
-Shapes: B users, L clicks, N negatives, M distinct articles, S clicks of all users, V all articles, D embedding
-width.
+Shapes: B users, L clicks, T clicks that are learned, N negatives, C candidates, M distinct articles, V all
+articles, D embedding width.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from speedyfeed.encoding.central import dispatch
 from speedyfeed.ranges import Ranges, check_ranges
+from speedyfeed.scoring import Users
 
 BIAS_SCALE = 50.0
 """Logits per unit of an article's bias: learning rates of embeddings are far too small for logits."""
@@ -92,7 +93,7 @@ class ClickLoss(nn.Module):
 
     def forward(
         self,
-        users_BLD: Tensor,
+        users: Users,
         news_MD: Tensor,
         history_BL: Tensor,
         negatives_BLN: Tensor,
@@ -101,105 +102,103 @@ class ClickLoss(nn.Module):
         log_popularity_M: Tensor,
         share: Share = WHOLE,
     ) -> Tensor:
-        """Loss of users before each click, `users_BLD`; history and negatives are positions in `news_MD`."""
-        config = self.config
-        users_BLD = users_BLD.float() * self.log_scale.exp()
-        if self.bias_V is not None:  # one more dimension, in which every user is 1
+        """Loss of `users` before each click; history and negatives are positions in `news_MD`."""
+        scale = self.log_scale.exp()
+        bias_M = torch.zeros_like(log_popularity_M)
+        if self.bias_V is not None:
             bias_M = BIAS_SCALE * self.bias_V[ids_M.to(self.bias_V.device)]
-            news_MD = torch.cat([news_MD, bias_M[:, None].to(news_MD)], 1)
-            users_BLD = nn.functional.pad(users_BLD, (0, 1), value=1.0)
-        loss = users_BLD.new_zeros(())
+        loss = scale.new_zeros(())
         if self.in_batch < 1:
             weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight) * (history_BL > 0)
-            learned_BL = weights_BL > 0
-            negatives_SN = negatives_BLN[learned_BL]
+            clicks_BT = _first_true(weights_BL > 0)
+            negatives_BTN = negatives_BLN.take_along_dim(clicks_BT[..., None], 1)
+            shown_BTC = torch.cat([history_BL.take_along_dim(clicks_BT, 1)[..., None], negatives_BTN], -1)
+            scores_BTC = users.at(clicks_BT).score(dispatch(news_MD, shown_BTC))
             next_click = next_click_loss(
-                users_BLD[learned_BL],
-                dispatch(news_MD, history_BL[learned_BL]),
-                dispatch(news_MD, negatives_SN),
-                learned_BL[learned_BL],
-                weights_BL[learned_BL],
-                negatives_SN > 0,
+                scale * scores_BTC + bias_M[shown_BTC],
+                weights_BL.take_along_dim(clicks_BT, 1),
+                negatives_BTN > 0,
             )
             loss = loss + (1 - self.in_batch) * share.weight * next_click
         if self.in_batch > 0:
-            correction_M = -config.popularity_correction * log_popularity_M
-            in_batch = in_batch_loss(users_BLD, history_BL, news_MD, correction_M)
+            bias_M = bias_M - self.config.popularity_correction * log_popularity_M
+            in_batch = in_batch_loss(users, history_BL, news_MD, bias_M, scale=scale)
             loss = loss + self.in_batch * share.clicks * in_batch
         return loss
 
 
 def next_click_loss(
-    users_XD: Tensor,
-    clicks_XD: Tensor,
-    negatives_XND: Tensor,
-    clicked_X: Tensor,
-    weights_X: Tensor | None = None,
-    is_negative_XN: Tensor | None = None,
+    logits_XC: Tensor, weights_X: Tensor | None = None, is_negative_XN: Tensor | None = None
 ) -> Tensor:
-    """Mean cross entropy of each click against its negatives (Eq. auto); 0 where nothing was clicked.
+    """Mean cross entropy of each click, the first candidate, against its negatives (Eq. auto).
 
-    X is any shape, such as users x clicks; `users_XD` are the users just before each click. Clicks may have
-    different numbers of negatives: `is_negative_XN` is False at padding.
+    X is any shape, such as users x clicks. Clicks may have different numbers of negatives: `is_negative_XN` is
+    False at padding. Clicks of weight 0 do not count; where all have none, the loss is 0.
     """
-    with torch.autocast(users_XD.device.type, enabled=False):
-        users_XD, clicks_XD, negatives_XND = users_XD.float(), clicks_XD.float(), negatives_XND.float()
-        click_X1 = torch.einsum("...d,...d->...", users_XD, clicks_XD)[..., None]
-        negatives_XN = torch.einsum("...d,...nd->...n", users_XD, negatives_XND)
-        if is_negative_XN is not None:
-            negatives_XN = negatives_XN.masked_fill(~is_negative_XN, -math.inf)
-        loss_X = -torch.cat([click_X1, negatives_XN], -1).log_softmax(-1)[..., 0]
-        weights_X = clicked_X.float() if weights_X is None else weights_X * clicked_X
-        return _weighted_mean(loss_X, weights_X)
+    logits_XC = logits_XC.float()
+    if is_negative_XN is not None:
+        is_candidate_XC = nn.functional.pad(is_negative_XN, (1, 0), value=True)
+        logits_XC = logits_XC.masked_fill(~is_candidate_XC, -math.inf)
+    loss_X = -logits_XC.log_softmax(-1)[..., 0]
+    return _weighted_mean(loss_X, torch.ones_like(loss_X) if weights_X is None else weights_X)
 
 
 def in_batch_loss(
-    users_BLD: Tensor,
+    users: Users,
     history_BL: Tensor,
     news_MD: Tensor,
     bias_M: Tensor | None = None,
     *,
+    scale: float | Tensor = 1.0,
     max_logits: int = MAX_LOGITS,
 ) -> Tensor:
     """Mean cross entropy of each click against all articles of the batch; 0 where nothing was clicked.
 
-    `history_BL` holds positions in `news_MD`, 0 for padding. Other clicks of the user and padding are not
-    negatives. `bias_M` is added to the logits: minus the log probability of an article being in the batch corrects
-    the bias against popular articles (Bengio and Senecal, 2008).
+    `users` are those before each click. `history_BL` holds positions in `news_MD`, 0 for padding. Other clicks of
+    the user and padding are not negatives. Scores are multiplied by `scale`, and `bias_M` is added: minus the log
+    probability of an article being in the batch corrects the bias against popular articles (Bengio and Senecal,
+    2008).
 
-    Clicks x articles logits may not fit in memory: they are computed for some clicks at a time, and again in the
+    Clicks x articles logits may not fit in memory: they are computed for some users at a time, and again in the
     backward pass.
     """
-    own_BM = torch.zeros(len(history_BL), len(news_MD), dtype=torch.bool, device=news_MD.device)
-    own_BM.scatter_(1, history_BL, True)
-    own_BM[:, 0] = True
-    user_S, position_S = history_BL.nonzero(as_tuple=True)
-    target_S = history_BL[user_S, position_S]
-    users_SD = users_BLD[user_S, position_S]
+    is_click_BL = history_BL > 0
 
-    def total(users_SD: Tensor, news_MD: Tensor, user_S: Tensor, target_S: Tensor) -> Tensor:
-        with torch.autocast(users_SD.device.type, enabled=False):
-            logits_SM = users_SD.float() @ news_MD.float().mT
-            if bias_M is not None:
-                logits_SM = logits_SM + bias_M
-            is_masked_SM = own_BM[user_S].scatter_(1, target_S[:, None], False)
-            logits_SM = logits_SM.masked_fill_(is_masked_SM, -math.inf)
-            return nn.functional.cross_entropy(logits_SM, target_S, reduction="sum")
+    def total(vectors_BKD: Tensor, weights_BPK: Tensor | None, news_MD: Tensor, rows: slice) -> Tensor:
+        some = Users(vectors_BKD=vectors_BKD, weights_BPK=weights_BPK, sharpness=users.sharpness)
+        logits_BLM = scale * some.score_all(news_MD)
+        if bias_M is not None:
+            logits_BLM = logits_BLM + bias_M
+        own_BM = torch.zeros(len(some), len(news_MD), dtype=torch.bool, device=news_MD.device)
+        own_BM.scatter_(1, history_BL[rows], True)
+        own_BM[:, 0] = True
+        user_S, position_S = is_click_BL[rows].nonzero(as_tuple=True)
+        target_S = history_BL[rows][user_S, position_S]
+        is_masked_SM = own_BM[user_S].scatter_(1, target_S[:, None], False)
+        logits_SM = logits_BLM[user_S, position_S].masked_fill(is_masked_SM, -math.inf)
+        return nn.functional.cross_entropy(logits_SM, target_S, reduction="sum")
 
-    loss = users_SD[:0].float().sum()  # zero, but connected to the users for the backward pass
-    size = max(1, max_logits // len(news_MD))
-    for first in range(0, len(target_S), size):
-        part = slice(first, first + size)
+    loss = news_MD[:0].float().sum() + users.vectors_BKD[:0].float().sum()  # zero, but connected to both
+    size = max(1, max_logits // (len(news_MD) * users.vectors_BKD.size(1)))
+    for first in range(0, len(history_BL), size):
+        rows = slice(first, first + size)
+        part = users.take(rows)
         loss = loss + checkpoint(
             total,
-            users_SD[part],
+            part.vectors_BKD,
+            part.weights_BPK,
             news_MD,
-            user_S[part],
-            target_S[part],
+            rows,
             use_reentrant=False,
             preserve_rng_state=False,
         )
-    return loss / max(1, len(target_S))
+    return loss / max(1, int(is_click_BL.sum()))
+
+
+def _first_true(is_true_BL: Tensor) -> Tensor:
+    """Positions of the true values of each row, then of false ones, as many as the row with most has."""
+    num_true = int(is_true_BL.sum(1).amax()) if is_true_BL.numel() else 0
+    return is_true_BL.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :num_true]
 
 
 def log_popularity(num_clicks_V: Tensor) -> Tensor:

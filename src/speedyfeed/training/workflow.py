@@ -73,19 +73,20 @@ class Workflow:
         if not self._config.autoregressive:
             shown_BLC = np.concatenate([batch.targets_BL[..., None], batch.negatives_BLN], -1)
         merged = self._encode(batch, shown_BLC, user_ids_B)
-        users_BPD = self._model.user(
+        users = self._model.encode_prefixes(
             dispatch(merged.news_MD, merged.history_BL), merged.history_BL > 0, user_ids_B
         )
         if self._config.autoregressive:
-            users_BLD, targets_BL, negatives_BLN = users_BPD[:, :-1], merged.history_BL, merged.negatives_BLN
+            users = users.prefixes(slice(None, -1))
+            targets_BL, negatives_BLN = merged.history_BL, merged.negatives_BLN
             if not self._config.first_click:
                 targets_BL = nn.functional.pad(targets_BL[:, 1:], (1, 0))
         else:
-            users_BLD = users_BPD[:, -1:]
+            users = users.prefixes(slice(-1, None))
             targets_BL, negatives_BLN = merged.negatives_BLN[..., 0], merged.negatives_BLN[..., 1:]
         device = merged.news_MD.device
         loss = self._loss(
-            users_BLD,
+            users,
             merged.news_MD,
             targets_BL,
             negatives_BLN,
@@ -150,6 +151,11 @@ def check_workflow(
         raise InputError(
             f"encoder {model.config.news.encoder!r} embeds an article differently for every user: nothing can "
             "be shared or cached; add --workflow conventional"
+        )
+    if model.config.user.sharpness and model.config.user.name == "attentive" and not model.config.has_unit_norm:
+        raise InputError(
+            f"user.sharpness {model.config.user.sharpness} compares articles with single clicks, which needs "
+            "embeddings of unit norm: set user.sharpness 0, or leave out news.no-normalize"
         )
     if loss.in_batch and not (config.central and config.autoregressive):
         raise InputError(
