@@ -1,10 +1,12 @@
 """One trained model with its live catalogue: encodes texts, ranks articles and explains the ranking.
 
-    history --catalogue, encode--> clicks_LD --user encoder--> user_D --search--> hits --explain--> Answer
+    history --catalogue, encode--> clicks_LD --user encoder--> users_QD --retrieve, re-rank, explain--> Answer
 
 A feed never changes its model: loading another run makes another feed, and a request uses one feed throughout.
 
-Shapes: L clicks of a history, K hits, V articles, D embedding width.
+The rows of users_QD are the user and the user's interests.
+
+Shapes: L clicks of a history, Q queries, K hits, V articles, D embedding width.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,14 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.rerank import (
+    Candidates,
+    RerankConfig,
+    UserSections,
+    popularity_weight,
+    rerank,
+    retrieval_size,
+)
 from speedyfeed.retrieval.storage import open_cached
 from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
 from speedyfeed.serving.journal import News
@@ -43,6 +53,8 @@ QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
 MAX_REASONS = 2
 """Clicks named as reasons for each recommended article, at most."""
+MIN_SIMILARITY = 0.35
+"""Cosine similarity below which a click is no reason; of articles drawn at random, one pair in 20 reaches it."""
 
 MapPosition = tuple[float, float]
 """x and y on the map of all articles, from -1 to 1."""
@@ -64,8 +76,10 @@ class Query:
     """Categories to recommend from; empty means all."""
     max_age_seconds: float | None = None
     """Maximum age of an article in seconds; articles of unknown age are left out. None allows any age."""
-    popularity: float = 0.0
-    """Weight of popularity in the score, from 0 to 1; the rest is the match with the history."""
+    seen: Sequence[str] = ()
+    """Ids of articles that were shown to the user before; they are left out."""
+    rerank: RerankConfig = field(default_factory=RerankConfig)
+    """How the list is made from scores."""
     explain: bool = False
     """Whether to name the clicks that contribute most to each score."""
 
@@ -88,9 +102,10 @@ class Ranked:
 
     news: News
     score: float
+    """Inner product with the user, or similarity: the match before re-ranking."""
     map_position: MapPosition
     reasons: Sequence[Reason] = ()
-    """Clicks that contribute most to the score, largest contribution first."""
+    """Clicks that contribute most to the score and are like the article, largest contribution first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,26 +172,26 @@ class Feed:
         if texts is None:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
         clicks = _Clicks.resolve(query.history, texts, self.catalogue)
-        clicked = {click for click in query.history if isinstance(click, str)}
-        excluded = [self.catalogue.row(news_id) for news_id in {*clicked, *query.exclude}]
-        since = None if query.max_age_seconds is None else time.time() - query.max_age_seconds
-        search_filter = SearchFilter(
-            categories=frozenset(query.categories),
-            published_since=since,
-            excluded_rows=frozenset(row for row in excluded if row is not None),
-            popularity=query.popularity,
-        )
-        user_D = self._model.encode_user(clicks.embeddings)
+        users_QD = self._model.encode_interests(clicks.embeddings, query.rerank.interests)
+        search_filter = self._filter(query)
         unknown = list(clicks.unknown)
+        reads = UserSections.from_clicks(
+            clicks.select(self._model.config.latest_clicks).sections, self.catalogue.section_clicks()
+        )
+        config = query.rerank
         if query.candidates is None:
-            hits = self.catalogue.search(user_D, query.k, search_filter)
-        else:
-            rows = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
-            unknown += [news_id for news_id, row in rows.items() if row is None]
-            ordered = self.catalogue.score(
-                user_D, [row for row in rows.values() if row is not None], search_filter
+            rows = self.catalogue.retrieve(
+                users_QD,
+                retrieval_size(query.k, config),
+                search_filter,
+                popular=popularity_weight(config, reads.num_clicks) > 0,
             )
-            hits = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
+        else:
+            known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
+            unknown += [news_id for news_id, row in known.items() if row is None]
+            rows = self.catalogue.passing([row for row in known.values() if row is not None], search_filter)
+            config = replace(config, duplicates=1.01)  # whoever asks for these gets them all
+        hits = self._rerank(rows, users_QD, query.k, config, reads)
         map_positions: list[MapPosition | None] = [None] * len(query.history)
         for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
             map_positions[click] = map_position
@@ -184,14 +199,14 @@ class Feed:
             model=self.fingerprint,
             ranked=self._rank(hits, self._explain(hits, clicks) if query.explain else None),
             unknown=list(dict.fromkeys(unknown)),
-            user=self.map_positions(user_D[None])[0],
+            user=self.map_positions(users_QD[:1])[0],
             clicks=map_positions,
         )
 
     def is_quick(self, query: Query) -> bool:
-        """Whether the answer takes about 2 ms or less, which is no more than handing the query to a thread."""
-        has_filter = bool(query.categories) or query.max_age_seconds is not None or query.popularity > 0
-        num_ids = len(query.history) + len(query.exclude) + len(query.candidates or ())
+        """Whether the answer takes few milliseconds, hardly more than handing the query to a thread."""
+        has_filter = bool(query.categories) or query.max_age_seconds is not None
+        num_ids = len(query.history) + len(query.exclude) + len(query.seen) + len(query.candidates or ())
         return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
@@ -208,6 +223,31 @@ class Feed:
     def map_positions(self, embeddings: Embeddings) -> list[MapPosition]:
         """Map positions of articles, clicks or users, rounded to 4 decimals."""
         return [(x, y) for x, y in self._projection.project(embeddings).astype(np.float64).round(4).tolist()]
+
+    def _filter(self, query: Query) -> SearchFilter:
+        """The articles that a query may be answered with."""
+        clicked = {click for click in query.history if isinstance(click, str)}
+        excluded = [self.catalogue.row(news_id) for news_id in {*clicked, *query.exclude, *query.seen}]
+        return SearchFilter(
+            categories=frozenset(query.categories),
+            published_since=None if query.max_age_seconds is None else time.time() - query.max_age_seconds,
+            excluded_rows=frozenset(row for row in excluded if row is not None),
+        )
+
+    def _rerank(
+        self, rows: NDArray[np.int64], users_QD: Embeddings, k: int, config: RerankConfig, reads: UserSections
+    ) -> SearchHits:
+        """Choose the k of these rows that make the best list."""
+        embeddings = self.catalogue.embeddings(rows)
+        candidates = Candidates(
+            embeddings_ND=embeddings,
+            scores_NQ=embeddings @ users_QD.T,
+            clicks_N=self.catalogue.clicks(rows),
+            sections_N=self.catalogue.sections(rows),
+            ages_N=self.catalogue.ages(rows, time.time()) if config.freshness else None,
+        )
+        chosen = rerank(candidates, k, config, reads)
+        return SearchHits(rows=rows[chosen], scores=candidates.scores_NQ[chosen, 0])
 
     def _encode(self, texts: Sequence[Text]) -> Embeddings:
         with self._autocast():
@@ -228,7 +268,10 @@ class Feed:
         ]
 
     def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
-        """Clicks that contribute most to the score of each hit: attention weight times inner product."""
+        """Clicks that contribute most to the score of each hit: attention weight times inner product.
+
+        Clicks that are little like the article (`MIN_SIMILARITY`) are no reasons.
+        """
         clicks = clicks.select(self._model.config.latest_clicks)
         if not len(clicks.positions):
             return [[] for _ in hits.rows]
@@ -247,7 +290,7 @@ class Feed:
                     similarity=float(cosines_KL[number, click]),
                 )
                 for click in order
-                if contributions_KL[number, click] > 0
+                if contributions_KL[number, click] > 0 and cosines_KL[number, click] >= MIN_SIMILARITY
             ]
             for number, order in enumerate(order_KL.tolist())
         ]
@@ -261,12 +304,16 @@ class _Clicks:
     """One row per click, (L, D)."""
     positions: Sequence[int]
     """Position of each row in the whole history."""
+    sections: NDArray[np.int64]
+    """Category of each row as a number."""
     unknown: Sequence[str]
     """Ids of the other clicks."""
 
     def select(self, part: slice) -> "_Clicks":
         """Some of the clicks."""
-        return _Clicks(embeddings=self.embeddings[part], positions=self.positions[part], unknown=self.unknown)
+        return replace(
+            self, embeddings=self.embeddings[part], positions=self.positions[part], sections=self.sections[part]
+        )
 
     @classmethod
     def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":
@@ -277,7 +324,11 @@ class _Clicks:
         embeddings[is_text] = texts
         positions = [position for position, row in enumerate(rows) if row is not None]
         unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
-        return cls(embeddings=embeddings[positions], positions=positions, unknown=unknown)
+        sections = catalogue.sections([row or 0 for row in rows])
+        sections[is_text] = [catalogue.section(click[3]) for click in history if not isinstance(click, str)]
+        return cls(
+            embeddings=embeddings[positions], positions=positions, sections=sections[positions], unknown=unknown
+        )
 
 
 def open_feed(

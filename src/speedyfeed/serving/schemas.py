@@ -16,6 +16,7 @@ from pydantic import (
     Tag,
 )
 
+from speedyfeed.retrieval.rerank import RerankConfig
 from speedyfeed.serving.feed import Answer, MapPosition, Query, Ranked
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.micro_batcher import Text
@@ -125,11 +126,28 @@ class RecommendBody(_Body):
         le=1_000_000,
         description="Maximum age of an article in hours; articles of unknown age are left out. Null for any age.",
     )
+    seen: list[Id] = Field(
+        [],
+        max_length=MAX_IDS,
+        description="Ids of articles shown to the user before; they are left out.",
+    )
+    diversity: float = Field(
+        RerankConfig().diversity,
+        ge=0,
+        le=1,
+        description="Weight of variety against relevance, from 0 (order of relevance) to 1.",
+    )
     popularity: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Weight of popularity in the score, from 0 to 1; the rest is the match with the history.",
+        description="Weight of popularity against the match with the history, from 0 to 1; more for new users.",
+    )
+    freshness: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="Standard deviations of relevance that a new article gains; half of them a day later.",
     )
     explain: bool = Field(False, description="Whether to name the clicks that contribute most to each score.")
 
@@ -142,7 +160,8 @@ class RecommendBody(_Body):
             exclude=self.exclude,
             categories=self.categories,
             max_age_seconds=None if self.max_age_hours is None else 3600 * self.max_age_hours,
-            popularity=self.popularity,
+            seen=self.seen,
+            rerank=RerankConfig(diversity=self.diversity, popularity=self.popularity, freshness=self.freshness),
             explain=self.explain,
         )
 
@@ -208,7 +227,7 @@ class ReasonAnswer(BaseModel):
 class RankedNews(NewsAnswer):
     """An article with its score."""
 
-    score: float = Field(description="Score of the article; larger is better.")
+    score: float = Field(description="Match of the article with the history, before re-ranking; larger is better.")
     reasons: list[ReasonAnswer] = Field(
         [], description="Clicks that contribute most to the score, if an explanation was asked for."
     )
