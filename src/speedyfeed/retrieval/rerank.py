@@ -2,7 +2,7 @@
 
     user, interests --retrieve--> candidates --relevance--> --greedy choice--> the feed
 
-    relevance   =  (1 - w) taste + w popularity + freshness 2^(-age / 24 h)
+    relevance   =  (1 - w) taste + w popularity + freshness 2^(-age / 24 h) + boost
     choice      =  (1 - diversity) relevance - diversity (likeness to what is chosen + miscalibration of the list)
 
 Taste is the score of the model, a quarter of it that of the best interest, and popularity the logarithm of clicks,
@@ -83,6 +83,8 @@ class Candidates:
     """Code of each article's section; `NO_SECTION` for none."""
     ages_N: NDArray[np.floating] | None = None
     """Hours since publication; NaN where unknown."""
+    boosts_N: NDArray[np.floating] | None = None
+    """Standard deviations of relevance that an editor adds to each article."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +121,7 @@ def relevance(candidates: Candidates, config: RerankConfig, num_clicks: int) -> 
     if config.freshness and candidates.ages_N is not None:
         ages_N = np.maximum(np.nan_to_num(candidates.ages_N, nan=np.inf), 0)
         found = found + config.freshness * np.exp2(-ages_N / HALF_LIFE_HOURS)
-    return found
+    return found if candidates.boosts_N is None else found + candidates.boosts_N
 
 
 def popularity_weight(config: RerankConfig, num_clicks: int) -> float:

@@ -42,6 +42,7 @@ from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
 from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
+from speedyfeed.serving.rules import Rule, Rules
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,9 @@ QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
 MAX_REASONS = 2
 """Clicks named as reasons for each recommended article, at most."""
+WHY_K = 200
+"""Number of articles among which `why` looks for an article's position."""
+NO_RULES = Rules()
 MIN_SIMILARITY = 0.35
 """Cosine similarity below which a click is no reason; of articles drawn at random, one pair in 20 reaches it."""
 
@@ -124,6 +128,24 @@ class Answer:
     """Map position of each click of the history; None if its id is unknown."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Why:
+    """Why an article is where it is in the feed of a user."""
+
+    ranked: Ranked
+    """The article with its score and reasons."""
+    position: int | None
+    """Position in the feed, from 1; None if it is not among the first `WHY_K`."""
+    is_clicked: bool
+    """Whether it is in the history, and therefore not recommended."""
+    num_clicks: int | None
+    """Number of clicks on it by anybody; None where clicks are unknown."""
+    popularity_weight: float
+    """Weight of popularity in this user's feed, from 0 to 1; the rest is taste."""
+    rules: Sequence[Rule]
+    """Rules of the editor that concern it."""
+
+
 class Feed:
     """A recommender that answers queries over a live catalogue."""
 
@@ -164,8 +186,8 @@ class Feed:
             return nothing
         return self._batcher.submit(self._encode, texts)
 
-    def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
-        """Rank the best articles for a user, without those in the history.
+    def recommend(self, query: Query, texts: Embeddings | None = None, rules: Rules = NO_RULES) -> Answer:
+        """Rank the best articles for a user, without those in the history, by the rules of the editor.
 
         `texts` holds the embeddings of the texts in the history, if the caller has encoded them already.
         """
@@ -173,7 +195,7 @@ class Feed:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
         clicks = _Clicks.resolve(query.history, texts, self.catalogue)
         users_QD = self._model.encode_interests(clicks.embeddings, query.rerank.interests)
-        search_filter = self._filter(query)
+        search_filter = self._filter(query, rules)
         unknown = list(clicks.unknown)
         reads = UserSections.from_clicks(
             clicks.select(self._model.config.latest_clicks).sections, self.catalogue.section_clicks()
@@ -186,12 +208,13 @@ class Feed:
                 search_filter,
                 popular=popularity_weight(config, reads.num_clicks) > 0,
             )
+            rows = self._with_boosted(rows, users_QD, query.k, search_filter, rules)
         else:
             known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in known.items() if row is None]
             rows = self.catalogue.passing([row for row in known.values() if row is not None], search_filter)
             config = replace(config, duplicates=1.01)  # whoever asks for these gets them all
-        hits = self._rerank(rows, users_QD, query.k, config, reads)
+        hits = self._rerank(rows, users_QD, query.k, config, reads, rules)
         map_positions: list[MapPosition | None] = [None] * len(query.history)
         for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
             map_positions[click] = map_position
@@ -203,9 +226,31 @@ class Feed:
             clicks=map_positions,
         )
 
-    def is_quick(self, query: Query) -> bool:
+    def why(self, news_id: str, history: Sequence[str], rules: Rules = NO_RULES) -> Why | None:
+        """Why an article is where it is in the feed of a user with this history; None if its id is unknown."""
+        row = self.catalogue.row(news_id)
+        if row is None:
+            return None
+        clicks = _Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
+        answer = self.recommend(Query(history=history, k=WHY_K), rules=rules)
+        found = [one.news.news_id for one in answer.ranked]
+        embedding = self.catalogue.embeddings([row])
+        user_D = self._model.encode_user(clicks.embeddings)
+        hits = SearchHits(rows=np.array([row]), scores=(embedding @ user_D).astype(np.float32))
+        num_clicks = self.catalogue.clicks(hits.rows)
+        news = self.catalogue.news(row)
+        return Why(
+            ranked=self._rank(hits, self._explain(hits, clicks))[0],
+            position=1 + found.index(news_id) if news_id in found else None,
+            is_clicked=news_id in history,
+            num_clicks=None if num_clicks is None else int(num_clicks[0]),
+            popularity_weight=popularity_weight(RerankConfig(), len(clicks.positions)),
+            rules=[rule for rule in rules.all if rule.concerns(news_id, news.category)],
+        )
+
+    def is_quick(self, query: Query, rules: Rules = NO_RULES) -> bool:
         """Whether the answer takes few milliseconds, hardly more than handing the query to a thread."""
-        has_filter = bool(query.categories) or query.max_age_seconds is not None
+        has_filter = bool(query.categories) or query.max_age_seconds is not None or rules.need_filters
         num_ids = len(query.history) + len(query.exclude) + len(query.seen) + len(query.candidates or ())
         return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
 
@@ -224,18 +269,40 @@ class Feed:
         """Map positions of articles, clicks or users, rounded to 4 decimals."""
         return [(x, y) for x, y in self._projection.project(embeddings).astype(np.float64).round(4).tolist()]
 
-    def _filter(self, query: Query) -> SearchFilter:
+    def _filter(self, query: Query, rules: Rules) -> SearchFilter:
         """The articles that a query may be answered with."""
         clicked = {click for click in query.history if isinstance(click, str)}
-        excluded = [self.catalogue.row(news_id) for news_id in {*clicked, *query.exclude, *query.seen}]
+        left_out = {*clicked, *query.exclude, *query.seen, *rules.banned_ids}
+        excluded = [self.catalogue.row(news_id) for news_id in left_out]
         return SearchFilter(
             categories=frozenset(query.categories),
             published_since=None if query.max_age_seconds is None else time.time() - query.max_age_seconds,
             excluded_rows=frozenset(row for row in excluded if row is not None),
+            excluded_categories=frozenset(rules.banned_categories),
         )
 
+    def _with_boosted(
+        self, rows: NDArray[np.int64], users_QD: Embeddings, k: int, search_filter: SearchFilter, rules: Rules
+    ) -> NDArray[np.int64]:
+        """Add the boosted articles, and the best k of each boosted category, to the retrieved rows."""
+        found = [rows]
+        for rule in rules.boosts:
+            if rule.news_id is not None:
+                row = self.catalogue.row(rule.news_id)
+                found.append(self.catalogue.passing([] if row is None else [row], search_filter))
+            elif rule.category and (not search_filter.categories or rule.category in search_filter.categories):
+                only = replace(search_filter, categories=frozenset([rule.category]))
+                found.append(self.catalogue.retrieve(users_QD[:1], k, only))
+        return np.unique(np.concatenate(found)) if rules.boosts else rows
+
     def _rerank(
-        self, rows: NDArray[np.int64], users_QD: Embeddings, k: int, config: RerankConfig, reads: UserSections
+        self,
+        rows: NDArray[np.int64],
+        users_QD: Embeddings,
+        k: int,
+        config: RerankConfig,
+        reads: UserSections,
+        rules: Rules,
     ) -> SearchHits:
         """Choose the k of these rows that make the best list."""
         embeddings = self.catalogue.embeddings(rows)
@@ -245,9 +312,14 @@ class Feed:
             clicks_N=self.catalogue.clicks(rows),
             sections_N=self.catalogue.sections(rows),
             ages_N=self.catalogue.ages(rows, time.time()) if config.freshness else None,
+            boosts_N=self._boosts(rows, rules) if rules.boosts else None,
         )
         chosen = rerank(candidates, k, config, reads)
         return SearchHits(rows=rows[chosen], scores=candidates.scores_NQ[chosen, 0])
+
+    def _boosts(self, rows: NDArray[np.int64], rules: Rules) -> NDArray[np.float64]:
+        news = [self.catalogue.news(row) for row in rows.tolist()]
+        return np.array([rules.boost(one.news_id, one.category) for one in news])
 
     def _encode(self, texts: Sequence[Text]) -> Embeddings:
         with self._autocast():
