@@ -190,6 +190,26 @@ def test_references_stand_beside_a_run_when_asked(newsroom, capsys, tmp_path):
     assert "found no train split, expected one for --references" in told
 
 
+def test_lists_are_measured_beyond_accuracy_when_asked(newsroom, capsys):
+    found = figures(capsys, "evaluate", newsroom.zero, "--beyond", "--exact")
+    plain, feed = found["beyond"]["scores"], found["beyond"]["feed"]
+    assert plain.keys() == feed.keys() > {"auc", "diversity", "calibration_error", "coverage", "novelty"}
+    assert 0 < plain["coverage"] <= 1
+    told = said(capsys, "evaluate", newsroom.zero, "--beyond", "--exact", "--rerank.diversity", "0.9")
+    (line,) = [line for line in told.splitlines() if line.startswith("diversity")]
+    assert line.split()[1] == f"{plain['diversity']:.4f}"
+    assert float(line.split()[2]) > plain["diversity"]
+    assert "from 0 to 1" in mistake(capsys, "evaluate", newsroom.zero, "--beyond", "--rerank.diversity", "2")
+
+
+def test_recommendations_leave_out_what_was_seen_and_may_be_plain(newsroom, capsys):
+    plain = figures(capsys, "recommend", newsroom.zero, "--k", "3", "--plain")["recommendations"]
+    assert [one["score"] for one in plain] == sorted((one["score"] for one in plain), reverse=True)
+    seen = ",".join(one["news_id"] for one in plain)
+    rest = figures(capsys, "recommend", newsroom.zero, "--k", "3", "--plain", "--seen", seen)["recommendations"]
+    assert not {one["news_id"] for one in rest} & set(seen.split(","))
+
+
 def test_the_index_is_kept_in_the_run_folder(newsroom, capsys):
     said(capsys, "evaluate", newsroom.zero, "--pool", "split")
     (kept,) = (newsroom.zero / "index").iterdir()

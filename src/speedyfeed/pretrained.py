@@ -33,6 +33,9 @@ from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
 from speedyfeed.models.users import UserConfig
+from speedyfeed.retrieval.interests import group_clicks
+from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserSections, popularity_weight, retrieval_size
+from speedyfeed.retrieval.rerank import rerank as rerank_candidates
 from speedyfeed.scoring import Users
 from speedyfeed.tokenizers import load_tokenizer
 
@@ -53,7 +56,7 @@ class Recommendation:
     category: str
     """Category of the article; empty if it has none."""
     score: float
-    """Inner product of the user and the article; higher is better."""
+    """Score of the article for the user: the match with the history, before re-ranking."""
 
 
 class Recommender(RecommenderModule):
@@ -107,25 +110,67 @@ class Recommender(RecommenderModule):
         scores: NDArray[np.float32] = users.score_all(news_VD[rows])[0, 0].numpy()
         return scores
 
-    def recommend(self, history: Sequence[str], *, k: int = 10, user: str | None = None) -> list[Recommendation]:
-        """Recommend the k best articles for the user with this history, without those already clicked."""
+    def recommend(
+        self,
+        history: Sequence[str],
+        *,
+        k: int = 10,
+        user: str | None = None,
+        seen: Sequence[str] = (),
+        rerank: RerankConfig | None = None,
+    ) -> list[Recommendation]:
+        """Recommend k articles to the user with this history, without those already clicked or `seen`.
+
+        The list is re-ranked (`RerankConfig`) to be varied and to follow the sections of the history; `PLAIN`
+        is the order of the scores. It may be shorter than k where near-duplicates are left out.
+        """
         if k < 1:
             raise InputError(f"k {k}: expected at least 1")
+        config = rerank or RerankConfig()
         catalogue = self._require_catalogue()
         clicked = self._rows(history)
-        news_VD = self._news_for(user)
-        scores_V = self._encode_clicks(news_VD[clicked], self._user_index(user)).score_all(news_VD)[0, 0]
-        scores_V[clicked] = -torch.inf
-        best = scores_V.topk(min(k, len(catalogue) - len(set(history))))
+        excluded = [*clicked, *(catalogue.row[one] for one in seen if one in catalogue.row)]
+        news_VD = self._news_for(user).numpy()
+        users = self.encode_interests(news_VD[clicked], config.interests, user=user)
+        scores_VQ = users.score_all(torch.from_numpy(news_VD))[:, 0].numpy().T
+        scores_VQ[excluded] = -np.inf
+        own = catalogue.sections[clicked[self.config.latest_clicks]]
+        reads = UserSections.from_clicks(own, catalogue.section_clicks)
+        size = retrieval_size(k, config)
+        found = [_top(scores_V, size) for scores_V in scores_VQ.T]
+        clicks_V = None if catalogue.num_clicks is None else np.asarray(catalogue.num_clicks, np.float64)
+        if clicks_V is not None and popularity_weight(config, reads.num_clicks) > 0:
+            found.append(_top(np.where(np.isinf(scores_VQ[:, 0]), -np.inf, clicks_V), size))
+        rows = np.unique(np.concatenate(found))
+        candidates = Candidates(
+            embeddings_ND=news_VD[rows],
+            scores_NQ=scores_VQ[rows],
+            clicks_N=None if clicks_V is None else clicks_V[rows],
+            sections_N=catalogue.sections[rows],
+        )
+        chosen = rerank_candidates(candidates, k, config, reads)
         return [
             Recommendation(
                 news_id=catalogue.news_ids[row],
                 title=catalogue.titles[row],
                 category=catalogue.categories[row],
-                score=score,
+                score=float(scores_VQ[row, 0]),
             )
-            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            for row in rows[chosen].tolist()
         ]
+
+    def encode_interests(
+        self, clicks_LD: NDArray[np.float32], max_interests: int, *, user: str | None = None
+    ) -> Users:
+        """Encode a user by all clicks, and by those of each interest: 1 + interests users, the whole one first."""
+        clicks_LD = clicks_LD[self.config.latest_clicks]
+        groups = group_clicks(clicks_LD, max_interests)
+        groups = [np.arange(len(clicks_LD)), *(groups if len(groups) > 1 else [])]
+        clicked_QL = np.arange(len(clicks_LD)) < np.array([len(group) for group in groups])[:, None]
+        clicks_QLD = np.zeros((*clicked_QL.shape, self.news.dim), np.float32)
+        clicks_QLD[clicked_QL] = clicks_LD[np.concatenate(groups)]
+        user_ids = torch.full((len(groups),), self._user_index(user))
+        return self.encode_users(torch.from_numpy(clicks_QLD), torch.from_numpy(clicked_QL), user_ids)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write settings, weights, tokenizer and catalogue into a folder, for `from_pretrained`."""
@@ -257,6 +302,12 @@ def _find(path: str | Path) -> Path:
         raise InputError(
             f"{path}: no such folder, and no such model on the Hub (or it cannot be reached)"
         ) from error
+
+
+def _top(values: NDArray[np.floating], k: int) -> NDArray[np.int64]:
+    """Positions of the k largest values, those of -inf left out."""
+    top = np.argpartition(-values, k)[:k] if k < len(values) else np.arange(len(values))
+    return np.asarray(top[~np.isinf(values[top])], np.int64)
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:

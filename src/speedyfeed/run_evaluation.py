@@ -6,7 +6,7 @@ Raw logs are prepared with the settings of the run's own store into a temporary 
 treated as in training. Only articles that the split needs are encoded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from speedyfeed.encoding.histories import history_encoder, user_dependent_encode
 from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
+from speedyfeed.evaluation.beyond import NewsFacts, measure_feeds
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
 from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
@@ -38,6 +39,7 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
+from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.retrieval.storage import cached_in
 from speedyfeed.scoring import Users
 from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
@@ -197,6 +199,45 @@ def evaluate_run(
     )
 
 
+def evaluate_feeds(
+    finished: FinishedRun,
+    data: EvaluationData,
+    config: RerankConfig,
+    *,
+    pool: Pool | None = None,
+    report: progress.Report = progress.silent,
+) -> Mapping[str, Mapping[str, float]]:
+    """Measure lists of recommendations beyond accuracy: `scores` in the order of the scores, `feed` re-ranked."""
+    if finished.model.news.is_user_dependent:
+        raise InputError("--beyond: this model embeds articles differently for every user; leave it out")
+    pool = pool or default_pool(data.impressions)
+    if pool == "all":
+        raise InputError("--beyond: expected impressions with candidates; give --pool day or --pool split")
+    num = len(data.impressions.users)
+    pools = days_of(data.store, data.split) if pool == "day" else np.zeros(num, np.int64)
+    embedded = _embed(finished, data, report)
+    codes = {"": 0}
+    titles = data.store.load_titles()
+    sections = [codes.setdefault(name or "", len(codes)) for name in titles["category"].to_pylist()]
+    known = finished.model.catalogue
+    clicks_V = None
+    if known is not None and known.num_clicks is not None:
+        clicks_V = np.append(0.0, _by_id(titles, known.news_ids, known.num_clicks))
+    facts = NewsFacts(news_VD=embedded.news_VD, sections_V=np.array([0, *sections]), clicks_V=clicks_V)
+    return {
+        name: measure_feeds(
+            data.impressions,
+            facts,
+            embedded.encode_users,
+            pools,
+            chosen,
+            max_clicks=finished.model.config.max_clicks,
+            report=report,
+        )
+        for name, chosen in (("scores", PLAIN), ("feed", config))
+    }
+
+
 def score_run(finished: FinishedRun, data: EvaluationData, *, report: progress.Report = progress.silent) -> Ragged:
     """Score every candidate of every impression."""
     if finished.model.news.is_user_dependent:
@@ -265,14 +306,19 @@ def _with_popularity(finished: FinishedRun, data: EvaluationData, embedded: _Emb
             f"{finished.path}: has learned no popularity of articles; leave out --popularity, or train without "
             "--loss.no-article-bias"
         )
-    rows = pc.index_in(data.store.load_titles()["news_id"], value_set=pa.array(known.news_ids, pa.string()))
-    biases = np.append(known.biases, 0.0)[pc.fill_null(rows, len(known)).to_numpy()]
+    biases = _by_id(data.store.load_titles(), known.news_ids, known.biases)
     column_V1 = np.append(0.0, biases)[:, None].astype(np.float32)
 
     def encode_users(histories: Ragged, users: NDArray[np.int64]) -> Users:
         return embedded.encode_users(histories, users).with_constant()
 
     return _Embedded(news_VD=np.concatenate([embedded.news_VD, column_V1], 1), encode_users=encode_users)
+
+
+def _by_id(titles: pa.Table, news_ids: Sequence[str], values: Sequence[float]) -> NDArray[np.float64]:
+    """Value of each article of a store by its id; 0 where the id is unknown."""
+    rows = pc.index_in(titles["news_id"], value_set=pa.array(news_ids, pa.string()))
+    return np.asarray(np.append(np.asarray(values, np.float64), 0.0)[pc.fill_null(rows, len(news_ids)).to_numpy()])
 
 
 def _encode_for_user(model: Recommender, data: EvaluationData) -> EncodeForUser:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from speedyfeed.scoring import Users
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, build_index
 
@@ -30,9 +29,9 @@ def names(catalogue, hits):
     return [catalogue.news(row).news_id for row in hits.rows.tolist()]
 
 
-def user_of(query):
-    """A user with one vector."""
-    return Users.single(query[None])
+def search(catalogue, query, k, search_filter=None):
+    """Hits of one query."""
+    return catalogue.search(query[None], k, search_filter)[0]
 
 
 def by_hand(news, query, k):
@@ -57,7 +56,7 @@ def test_search_follows_what_is_added_replaced_and_removed(catalogue):
             del there[news_id]
         assert len(catalogue) == len(there)
         for query in vectors(10, seed=77):
-            hits = catalogue.search(user_of(query), 10)
+            hits = search(catalogue, query, 10)
             assert names(catalogue, hits) == by_hand(there, query, 10)
             assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
 
@@ -71,60 +70,54 @@ def test_an_unknown_article_cannot_be_removed(catalogue):
 
 def test_excluded_rows_are_replaced_by_the_next_best(catalogue):
     query = vectors(1, seed=3)[0]
-    best = catalogue.search(user_of(query), 20)
-    rest = catalogue.search(
-        Users.single(query[None]), 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist()))
-    )
+    best = search(catalogue, query, 20)
+    rest = search(catalogue, query, 10, SearchFilter(excluded_rows=frozenset(best.rows[:10].tolist())))
     assert rest.rows.tolist() == best.rows[10:].tolist()
 
 
 def test_asking_for_more_than_there_is_gives_all(catalogue):
     query = vectors(1, seed=3)[0]
-    assert len(catalogue.search(user_of(query), 500).rows) == 200
-    assert len(catalogue.search(user_of(query), 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
+    assert len(search(catalogue, query, 500).rows) == 200
+    assert len(search(catalogue, query, 500, SearchFilter(excluded_rows=frozenset([1, 2]))).rows) == 198
 
 
 def test_filters_by_category_and_age(catalogue):
     query = vectors(1, seed=3)[0]
-    hits = catalogue.search(
-        Users.single(query[None]), 300, SearchFilter(categories=frozenset(["a", "c", "no such"]))
-    )
+    hits = search(catalogue, query, 300, SearchFilter(categories=frozenset(["a", "c", "no such"])))
     assert len(hits.rows) == 200 - 67
     assert {catalogue.news(row).category for row in hits.rows.tolist()} == {"a", "c"}
-    assert len(catalogue.search(user_of(query), 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
+    assert len(search(catalogue, query, 5, SearchFilter(categories=frozenset(["no such"]))).rows) == 0
     dated = [News(news_id=f"D{n}", title="", published=100.0 * n) for n in range(3)]
     catalogue.add(dated, vectors(3, seed=9))
-    assert set(names(catalogue, catalogue.search(user_of(query), 10, SearchFilter(published_since=100.0)))) == {
-        "D1",
-        "D2",
-    }
+    assert set(names(catalogue, search(catalogue, query, 10, SearchFilter(published_since=100.0)))) == {"D1", "D2"}
 
 
-def test_candidates_are_scored_as_a_search_scores_them(catalogue):
-    query = vectors(1, seed=3)[0]
-    best = catalogue.search(user_of(query), 200)
-    some = catalogue.score(user_of(query), [5, 9, 9, 120], SearchFilter(excluded_rows=frozenset([9])))
-    assert set(some.rows.tolist()) == {5, 120}
-    score_of = dict(zip(best.rows.tolist(), best.scores.tolist(), strict=True))
-    assert some.scores == pytest.approx([score_of[row] for row in some.rows.tolist()], rel=1e-4)
+def test_candidates_pass_the_filter_once_each(catalogue):
+    some = catalogue.passing([120, 5, 9, 9, 5], SearchFilter(excluded_rows=frozenset([9])))
+    assert some.tolist() == [5, 120]
+    assert catalogue.passing([3, 4, 5], SearchFilter(excluded_categories=frozenset("a"))).tolist() == [4, 5]
 
 
-def test_popularity_weighs_from_0_to_1():
-    catalogue = build_catalogue(200, num_clicks=list(range(200)))
-    query = vectors(1, seed=3)[0]
-    by_match = catalogue.search(user_of(query), 5)
-    assert (
-        catalogue.search(user_of(query), 5, SearchFilter(popularity=1e-9)).rows.tolist() == by_match.rows.tolist()
-    )
-    assert catalogue.search(user_of(query), 5, SearchFilter(popularity=1.0)).rows.tolist() == [
-        199,
-        198,
-        197,
-        196,
-        195,
-    ]
-    both = catalogue.search(user_of(query), 5, SearchFilter(popularity=0.5)).rows.tolist()
-    assert both not in (by_match.rows.tolist(), [199, 198, 197, 196, 195])
+def test_several_queries_and_the_most_clicked_are_retrieved_together(catalogue):
+    queries = vectors(3, seed=3)
+    rows = catalogue.retrieve(queries, 7)
+    assert rows.tolist() == sorted({row for query in queries for row in search(catalogue, query, 7).rows.tolist()})
+    assert catalogue.retrieve(queries, 7, popular=True).tolist() == rows.tolist()  # no clicks are known
+
+
+def test_clicks_since_the_start_count_as_popularity():
+    catalogue = build_catalogue(200, num_clicks=[1] * 200)
+    query = vectors(1, seed=3)
+    known = set(catalogue.retrieve(query, 3).tolist())
+    for news_id in ("N8", "N8", "N9", "no such"):
+        catalogue.count_click(news_id)
+    assert set(catalogue.retrieve(query, 2, popular=True).tolist()) - known == {8, 9}
+    only_c = SearchFilter(categories=frozenset("c"))
+    assert 8 in catalogue.retrieve(query, 1, only_c, popular=True)
+    assert catalogue.clicks(np.array([8, 9, 10])).tolist() == [3, 2, 1]
+    catalogue.remove("N8")
+    assert 8 not in catalogue.retrieve(query, 200, popular=True)
+    assert catalogue.section_clicks().sum() == 200 + 200 + 3
 
 
 def test_similar_is_by_angle_whatever_the_norm():

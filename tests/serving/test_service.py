@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from speedyfeed.errors import InputError
+from speedyfeed.retrieval.rerank import PLAIN
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
@@ -18,7 +19,7 @@ CUP = News(news_id="new", title="Cup winner parades through town", category="spo
 
 
 def ids(service, **query):
-    return [one.news.news_id for one in service.feed.recommend(Query(k=100, **query)).ranked]
+    return [one.news.news_id for one in service.feed.recommend(Query(k=100, rerank=PLAIN, **query)).ranked]
 
 
 def test_added_articles_are_found_by_the_next_request(service):

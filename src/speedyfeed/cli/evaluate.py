@@ -6,8 +6,9 @@ Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impressio
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,9 +19,11 @@ from speedyfeed.evaluation.bootstrap import Estimate
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
+from speedyfeed.retrieval.rerank import RerankConfig
 from speedyfeed.run_evaluation import (
     EvaluationData,
     Pool,
+    evaluate_feeds,
     evaluate_run,
     open_data,
     open_finished_run,
@@ -52,6 +55,10 @@ class Arguments:
     references: bool = False
     """Also measure rankings that read no text: chance, popularity in train, title length, category counts of the
     history. Needs a store with train."""
+    beyond: bool = False
+    """Also measure lists of ten beyond accuracy, in the order of the scores and re-ranked as a feed: diversity,
+    calibration error, sections, coverage, novelty; on at most 1,000 impressions."""
+    rerank: RerankConfig = field(default_factory=RerankConfig)
     per_impression: Path | None = None
     """Parquet file to write every metric of every impression to."""
     json: bool = False
@@ -79,13 +86,21 @@ def run(arguments: Arguments) -> None:
         if arguments.per_impression:
             write_per_impression(arguments.per_impression, data, report)
         split = data.split
+        beyond: Mapping[str, Mapping[str, float]] = {}
+        if arguments.beyond:
+            beyond = evaluate_feeds(finished, data, arguments.rerank, pool=arguments.pool, report=progress)
         references = _measure_references(data, pool=arguments.pool) if arguments.references else []
     if arguments.json:
-        found = {"references": {one.name: one.metrics for one in references}} if references else {}
+        found: dict[str, object] = {}
+        if references:
+            found["references"] = {one.name: one.metrics for one in references}
+        if beyond:
+            found["beyond"] = {name: _numbers(one) for name, one in beyond.items()}
         print(json.dumps(report.to_json() | {"split": split} | found))
     else:
         print_report(report, split)
         print_references(references)
+        print_beyond(beyond)
 
 
 def print_report(report: Report, split: str) -> None:
@@ -119,6 +134,21 @@ def print_references(references: Sequence[Reference]) -> None:
     for one in references:
         means = [one.metrics.get(metric) for metric in GROUP_METRICS]
         print(f"{one.name:28}" + "".join(f"{'-' if mean is None else f'{mean:.4f}':>12}" for mean in means))
+
+
+def print_beyond(beyond: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what lists are like in the order of the scores and as a feed, a line for each figure."""
+    if not beyond:
+        return
+    print(f"\n{'lists of ten':20}{'by score':>10}{'feed':>10}   on {beyond['feed']['impressions']:,} impressions")
+    for name in beyond["feed"]:
+        if name != "impressions":
+            figures = [beyond[kind][name] for kind in ("scores", "feed")]
+            print(f"{name:20}" + "".join(f"{'-' if math.isnan(one) else f'{one:.4f}':>10}" for one in figures))
+
+
+def _numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def _measure_references(data: EvaluationData, *, pool: Pool | None) -> list[Reference]:

@@ -6,8 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -43,6 +45,20 @@ class Catalogue:
     def row(self) -> dict[str, int]:
         """Row of each article, by its id."""
         return {news_id: row for row, news_id in enumerate(self.news_ids)}
+
+    @cached_property
+    def sections(self) -> NDArray[np.int64]:
+        """Category of each article as a number from 1; 0 for none."""
+        codes = {"": 0}
+        return np.array([codes.setdefault(name or "", len(codes)) for name in self.categories], np.int64)
+
+    @cached_property
+    def section_clicks(self) -> NDArray[np.float64]:
+        """Number of clicks on each section, by its number, and one for each article of it."""
+        clicks = 1 + np.asarray(self.num_clicks or np.zeros(len(self)), np.float64)
+        totals = np.zeros(1 + self.sections.max(initial=0))
+        np.add.at(totals, self.sections, clicks)
+        return totals
 
     def save(self, folder: Path) -> None:
         """Write `news.parquet` and `news.safetensors` into an existing folder."""

@@ -112,7 +112,9 @@ class ExactIndex:
         best = torch.zeros(len(users), 0)
         positions = torch.zeros(len(users), 0, dtype=torch.int64)
         for start in range(0, len(self), _NEWS):
-            scores = users.score_all(torch.from_numpy(self._embeddings[start : start + _NEWS]))[:, 0]
+            block = self._embeddings[start : start + _NEWS]
+            block = block if block.flags.writeable else block.copy()  # PyTorch warns of arrays it must not write
+            scores = users.score_all(torch.from_numpy(block))[:, 0]
             top = scores.topk(min(k, scores.size(1)))
             merged = torch.cat([best, top.values], dim=1)
             best, chosen = merged.topk(min(k, merged.size(1)))

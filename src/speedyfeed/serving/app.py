@@ -1,6 +1,6 @@
 """The service as an ASGI application: middleware, error answers, routes and the page, put together.
 
-    request -> RequestGuard -> CORS (if asked for) -> routes/{read,write,state,page} -> Service, Feed
+    request -> RequestGuard -> CORS (if asked for) -> routes/{read,write,editor,state,page} -> Service, Feed
 
 A route takes the feed once, so that no answer mixes two models. Computation runs in threads; texts are encoded by
 the service's own threads, those of many requests together.
@@ -17,11 +17,11 @@ from speedyfeed import __version__
 from speedyfeed.serving.dependencies import ServingContext
 from speedyfeed.serving.middleware import Limits, Metrics, RequestGuard, WriteAccess
 from speedyfeed.serving.problems import add_problem_handlers
-from speedyfeed.serving.routes import page, read, state, write
+from speedyfeed.serving.routes import editor, page, read, state, write
 from speedyfeed.serving.service import Service
 from speedyfeed.serving.worker_pool import WorkerPool
 
-ROUTERS = (read.router, write.router, state.router, page.router)
+ROUTERS = (read.router, write.router, editor.router, state.router, page.router)
 """In the order they are matched; the page comes last because it takes any path of one part."""
 MAX_PENDING_WRITES = 32
 MAX_PENDING_READS = 256

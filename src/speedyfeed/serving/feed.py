@@ -1,10 +1,12 @@
 """One trained model with its live catalogue: encodes texts, ranks articles and explains the ranking.
 
-    history --catalogue, encode--> clicks_LD --user encoder--> user_D --search--> hits --explain--> Answer
+    history --catalogue, encode--> clicks_LD --user encoder--> users_QD --retrieve, re-rank, explain--> Answer
 
 A feed never changes its model: loading another run makes another feed, and a request uses one feed throughout.
 
-Shapes: L clicks of a history, K hits, V articles, D embedding width.
+The rows of users_QD are the user and the user's interests.
+
+Shapes: L clicks of a history, Q queries, K hits, V articles, D embedding width.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +28,22 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
+from speedyfeed.retrieval.rerank import (
+    Candidates,
+    RerankConfig,
+    UserSections,
+    popularity_weight,
+    rerank,
+    retrieval_size,
+)
 from speedyfeed.retrieval.storage import open_cached
 from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
+from speedyfeed.scoring import Users
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
 from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
+from speedyfeed.serving.rules import Rule, Rules
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +55,13 @@ QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
 MAX_REASONS = 2
 """Clicks named as reasons for each recommended article, at most."""
+WHY_K = 200
+"""Number of articles among which `why` looks for an article's position."""
+NO_RULES = Rules()
+OVERSAMPLE, MIN_CLOSE = 5, 200
+"""Rows close to the mean of a user's vectors that are scored: for each of the k best, and at least."""
+MIN_SIMILARITY = 0.35
+"""Cosine similarity below which a click is no reason; of articles drawn at random, one pair in 20 reaches it."""
 
 MapPosition = tuple[float, float]
 """x and y on the map of all articles, from -1 to 1."""
@@ -64,8 +83,10 @@ class Query:
     """Categories to recommend from; empty means all."""
     max_age_seconds: float | None = None
     """Maximum age of an article in seconds; articles of unknown age are left out. None allows any age."""
-    popularity: float = 0.0
-    """Weight of popularity in the score, from 0 to 1; the rest is the match with the history."""
+    seen: Sequence[str] = ()
+    """Ids of articles that were shown to the user before; they are left out."""
+    rerank: RerankConfig = field(default_factory=RerankConfig)
+    """How the list is made from scores."""
     explain: bool = False
     """Whether to name the clicks that contribute most to each score."""
 
@@ -88,9 +109,10 @@ class Ranked:
 
     news: News
     score: float
+    """Score for the user, or similarity: the match before re-ranking."""
     map_position: MapPosition
     reasons: Sequence[Reason] = ()
-    """Clicks that contribute most to the score, largest contribution first."""
+    """Clicks that contribute most to the score and are like the article, largest contribution first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +129,24 @@ class Answer:
     """Map position of the user."""
     clicks: Sequence[MapPosition | None]
     """Map position of each click of the history; None if its id is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Why:
+    """Why an article is where it is in the feed of a user."""
+
+    ranked: Ranked
+    """The article with its score and reasons."""
+    position: int | None
+    """Position in the feed, from 1; None if it is not among the first `WHY_K`."""
+    is_clicked: bool
+    """Whether it is in the history, and therefore not recommended."""
+    num_clicks: int | None
+    """Number of clicks on it by anybody; None where clicks are unknown."""
+    popularity_weight: float
+    """Weight of popularity in this user's feed, from 0 to 1; the rest is taste."""
+    rules: Sequence[Rule]
+    """Rules of the editor that concern it."""
 
 
 class Feed:
@@ -149,32 +189,30 @@ class Feed:
             return nothing
         return self._batcher.submit(self._encode, texts)
 
-    def recommend(self, query: Query, texts: Embeddings | None = None) -> Answer:
-        """Rank the best articles for a user, without those in the history.
+    def recommend(self, query: Query, texts: Embeddings | None = None, rules: Rules = NO_RULES) -> Answer:
+        """Rank the best articles for a user, without those in the history, by the rules of the editor.
 
         `texts` holds the embeddings of the texts in the history, if the caller has encoded them already.
         """
         if texts is None:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
         clicks = _Clicks.resolve(query.history, texts, self.catalogue)
-        clicked = {click for click in query.history if isinstance(click, str)}
-        excluded = [self.catalogue.row(news_id) for news_id in {*clicked, *query.exclude}]
-        since = None if query.max_age_seconds is None else time.time() - query.max_age_seconds
-        search_filter = SearchFilter(
-            categories=frozenset(query.categories),
-            published_since=since,
-            excluded_rows=frozenset(row for row in excluded if row is not None),
-            popularity=query.popularity,
-        )
-        users = self._model.encode_clicks(clicks.embeddings)
+        users = self._model.encode_interests(clicks.embeddings, query.rerank.interests)
+        search_filter = self._filter(query, rules)
         unknown = list(clicks.unknown)
+        reads = UserSections.from_clicks(
+            clicks.select(self._model.config.latest_clicks).sections, self.catalogue.section_clicks()
+        )
+        config = query.rerank
         if query.candidates is None:
-            hits = self.catalogue.search(users, query.k, search_filter)
+            rows = self._retrieve(users, query.k, config, reads, search_filter)
+            rows = self._with_boosted(rows, users, query.k, search_filter, rules)
         else:
-            rows = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
-            unknown += [news_id for news_id, row in rows.items() if row is None]
-            ordered = self.catalogue.score(users, [row for row in rows.values() if row is not None], search_filter)
-            hits = SearchHits(rows=ordered.rows[: query.k], scores=ordered.scores[: query.k])
+            known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
+            unknown += [news_id for news_id, row in known.items() if row is None]
+            rows = self.catalogue.passing([row for row in known.values() if row is not None], search_filter)
+            config = replace(config, duplicates=1.01)  # whoever asks for these gets them all
+        hits = self._rerank(rows, users, query.k, config, reads, rules)
         map_positions: list[MapPosition | None] = [None] * len(query.history)
         for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
             map_positions[click] = map_position
@@ -186,10 +224,32 @@ class Feed:
             clicks=map_positions,
         )
 
-    def is_quick(self, query: Query) -> bool:
-        """Whether the answer takes about 2 ms or less, which is no more than handing the query to a thread."""
-        has_filter = bool(query.categories) or query.max_age_seconds is not None or query.popularity > 0
-        num_ids = len(query.history) + len(query.exclude) + len(query.candidates or ())
+    def why(self, news_id: str, history: Sequence[str], rules: Rules = NO_RULES) -> Why | None:
+        """Why an article is where it is in the feed of a user with this history; None if its id is unknown."""
+        row = self.catalogue.row(news_id)
+        if row is None:
+            return None
+        clicks = _Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
+        answer = self.recommend(Query(history=history, k=WHY_K), rules=rules)
+        found = [one.news.news_id for one in answer.ranked]
+        embedding = self.catalogue.embeddings([row])
+        scores = self._model.encode_clicks(clicks.embeddings).score_all(torch.from_numpy(embedding))
+        hits = SearchHits(rows=np.array([row]), scores=scores[0, 0].numpy())
+        num_clicks = self.catalogue.clicks(hits.rows)
+        news = self.catalogue.news(row)
+        return Why(
+            ranked=self._rank(hits, self._explain(hits, clicks))[0],
+            position=1 + found.index(news_id) if news_id in found else None,
+            is_clicked=news_id in history,
+            num_clicks=None if num_clicks is None else int(num_clicks[0]),
+            popularity_weight=popularity_weight(RerankConfig(), len(clicks.positions)),
+            rules=[rule for rule in rules.all if rule.concerns(news_id, news.category)],
+        )
+
+    def is_quick(self, query: Query, rules: Rules = NO_RULES) -> bool:
+        """Whether the answer takes few milliseconds, hardly more than handing the query to a thread."""
+        has_filter = bool(query.categories) or query.max_age_seconds is not None or rules.need_filters
+        num_ids = len(query.history) + len(query.exclude) + len(query.seen) + len(query.candidates or ())
         return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
@@ -206,6 +266,80 @@ class Feed:
     def map_positions(self, embeddings: Embeddings) -> list[MapPosition]:
         """Map positions of articles, clicks or users, rounded to 4 decimals."""
         return [(x, y) for x, y in self._projection.project(embeddings).astype(np.float64).round(4).tolist()]
+
+    def _filter(self, query: Query, rules: Rules) -> SearchFilter:
+        """The articles that a query may be answered with."""
+        clicked = {click for click in query.history if isinstance(click, str)}
+        left_out = {*clicked, *query.exclude, *query.seen, *rules.banned_ids}
+        excluded = [self.catalogue.row(news_id) for news_id in left_out]
+        return SearchFilter(
+            categories=frozenset(query.categories),
+            published_since=None if query.max_age_seconds is None else time.time() - query.max_age_seconds,
+            excluded_rows=frozenset(row for row in excluded if row is not None),
+            excluded_categories=frozenset(rules.banned_categories),
+        )
+
+    def _retrieve(
+        self, users: Users, k: int, config: RerankConfig, reads: UserSections, search_filter: SearchFilter
+    ) -> NDArray[np.int64]:
+        """Rows that a list is chosen from: close to the user or an interest, and popular ones for new users.
+
+        For users with several vectors, more rows are close to their mean than are kept by their scores.
+        """
+        size, is_popular = retrieval_size(k, config), popularity_weight(config, reads.num_clicks) > 0
+        means_QD = users.means_BPD[:, 0].numpy()
+        if users.weights_BPK is None:
+            return self.catalogue.retrieve(means_QD, size, search_filter, popular=is_popular)
+        rows = self.catalogue.retrieve(means_QD, max(MIN_CLOSE, OVERSAMPLE * k), search_filter)
+        scores_QN = self._score(users, rows).T
+        best = [rows[np.argsort(-scores_N, kind="stable")[:size]] for scores_N in scores_QN]
+        if is_popular:
+            best.append(self.catalogue.retrieve(means_QD[:0], size, search_filter, popular=True))
+        return np.unique(np.concatenate(best))
+
+    def _score(self, users: Users, rows: NDArray[np.int64]) -> Embeddings:
+        """Scores of these rows for the user and each interest, scores_NQ."""
+        scores_NQ: Embeddings = users.score_all(torch.from_numpy(self.catalogue.embeddings(rows)))[:, 0].numpy().T
+        return scores_NQ
+
+    def _with_boosted(
+        self, rows: NDArray[np.int64], users: Users, k: int, search_filter: SearchFilter, rules: Rules
+    ) -> NDArray[np.int64]:
+        """Add the boosted articles, and the best k of each boosted category, to the retrieved rows."""
+        found = [rows]
+        for rule in rules.boosts:
+            if rule.news_id is not None:
+                row = self.catalogue.row(rule.news_id)
+                found.append(self.catalogue.passing([] if row is None else [row], search_filter))
+            elif rule.category and (not search_filter.categories or rule.category in search_filter.categories):
+                only = replace(search_filter, categories=frozenset([rule.category]))
+                found.append(self.catalogue.retrieve(users.means_BPD[0].numpy(), k, only))
+        return np.unique(np.concatenate(found)) if rules.boosts else rows
+
+    def _rerank(
+        self,
+        rows: NDArray[np.int64],
+        users: Users,
+        k: int,
+        config: RerankConfig,
+        reads: UserSections,
+        rules: Rules,
+    ) -> SearchHits:
+        """Choose the k of these rows that make the best list."""
+        candidates = Candidates(
+            embeddings_ND=self.catalogue.embeddings(rows),
+            scores_NQ=self._score(users, rows),
+            clicks_N=self.catalogue.clicks(rows),
+            sections_N=self.catalogue.sections(rows),
+            ages_N=self.catalogue.ages(rows, time.time()) if config.freshness else None,
+            boosts_N=self._boosts(rows, rules) if rules.boosts else None,
+        )
+        chosen = rerank(candidates, k, config, reads)
+        return SearchHits(rows=rows[chosen], scores=candidates.scores_NQ[chosen, 0])
+
+    def _boosts(self, rows: NDArray[np.int64], rules: Rules) -> NDArray[np.float64]:
+        news = [self.catalogue.news(row) for row in rows.tolist()]
+        return np.array([rules.boost(one.news_id, one.category) for one in news])
 
     def _encode(self, texts: Sequence[Text]) -> Embeddings:
         with self._autocast():
@@ -228,7 +362,8 @@ class Feed:
     def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
         """Clicks that contribute most to the score of each hit: attention weight times inner product.
 
-        Under a soft maximum, the exponential of the inner product takes its place.
+        Under a soft maximum, the exponential of the inner product takes its place. Clicks that are little like the
+        article (`MIN_SIMILARITY`) are no reasons.
         """
         clicks = clicks.select(self._model.config.latest_clicks)
         if not len(clicks.positions):
@@ -250,7 +385,7 @@ class Feed:
                     similarity=float(cosines_KL[number, click]),
                 )
                 for click in order
-                if products_KL[number, click] > 0 and contributions_KL[number, click] > 0
+                if products_KL[number, click] > 0 and cosines_KL[number, click] >= MIN_SIMILARITY
             ]
             for number, order in enumerate(order_KL.tolist())
         ]
@@ -264,12 +399,16 @@ class _Clicks:
     """One row per click, (L, D)."""
     positions: Sequence[int]
     """Position of each row in the whole history."""
+    sections: NDArray[np.int64]
+    """Category of each row as a number."""
     unknown: Sequence[str]
     """Ids of the other clicks."""
 
     def select(self, part: slice) -> "_Clicks":
         """Some of the clicks."""
-        return _Clicks(embeddings=self.embeddings[part], positions=self.positions[part], unknown=self.unknown)
+        return replace(
+            self, embeddings=self.embeddings[part], positions=self.positions[part], sections=self.sections[part]
+        )
 
     @classmethod
     def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":
@@ -280,7 +419,11 @@ class _Clicks:
         embeddings[is_text] = texts
         positions = [position for position, row in enumerate(rows) if row is not None]
         unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
-        return cls(embeddings=embeddings[positions], positions=positions, unknown=unknown)
+        sections = catalogue.sections([row or 0 for row in rows])
+        sections[is_text] = [catalogue.section(click[3]) for click in history if not isinstance(click, str)]
+        return cls(
+            embeddings=embeddings[positions], positions=positions, sections=sections[positions], unknown=unknown
+        )
 
 
 def open_feed(

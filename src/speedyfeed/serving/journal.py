@@ -1,8 +1,10 @@
-"""A durable log of the articles added to a feed and removed from it.
+"""A durable log of the articles added to a feed and removed from it, of feedback, and of an editor's rules.
 
     seq   news_id   news (JSON, none once removed)   model     embedding
     1     N7        -                                -         -            removed
     3     new-1     {"title": ...}                   a3f0...   256 floats   added or replaced: the latest counts
+
+Feedback and rules are rows of JSON in tables of their own.
 
 SQLite with a write-ahead log, synced to disk at every commit: what `write` and `remove` returned from survives
 kill -9 and a power cut. One process at a time can open a journal. Every embedding is stored with the fingerprint
@@ -15,21 +17,26 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
 
-_SCHEMA = """
-create table if not exists entries (
-    seq integer primary key autoincrement,
-    news_id text not null unique,
-    news text,
-    model text,
-    embedding blob
+_SCHEMA = (
+    """
+    create table if not exists entries (
+        seq integer primary key autoincrement,
+        news_id text not null unique,
+        news text,
+        model text,
+        embedding blob
+    )
+    """,
+    "create table if not exists feedback (seq integer primary key autoincrement, feedback text not null)",
+    "create table if not exists rules (rule_id text primary key, rule text not null)",
 )
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +81,8 @@ class Journal:
             self._file.execute("pragma synchronous = full")
             with self._file:
                 self._file.execute("begin immediate")  # takes the lock, which is released when a process dies
-                self._file.execute(_SCHEMA)
+                for table in _SCHEMA:
+                    self._file.execute(table)
         except sqlite3.DatabaseError as error:
             self._file.close()
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
@@ -126,6 +134,34 @@ class Journal:
         rows = [(model, _to_bytes(embedding), seq) for seq, embedding in zip(seqs, embeddings, strict=True)]
         with self._lock, self._file:
             self._file.executemany("update entries set model = ?, embedding = ? where seq = ?", rows)
+
+    def write_feedback(self, feedback: dict[str, Any]) -> int:
+        """Record feedback, on disk once this returns; its number."""
+        with self._lock, self._file:
+            added = self._file.execute("insert into feedback (feedback) values (?)", (json.dumps(feedback),))
+            return int(added.lastrowid or 0)
+
+    def read_feedback(self, after: int = 0, *, limit: int = 1024) -> list[tuple[int, dict[str, Any]]]:
+        """The first `limit` pieces of feedback numbered above `after`, with their numbers; empty at the end."""
+        with self._lock:
+            rows = self._file.execute(
+                "select seq, feedback from feedback where seq > ? order by seq limit ?", (after, limit)
+            ).fetchall()
+        return [(seq, json.loads(feedback)) for seq, feedback in rows]
+
+    def write_rule(self, rule_id: str, rule: dict[str, Any] | None) -> bool:
+        """Record a rule, or remove it if None, on disk once this returns; False if there was none to remove."""
+        with self._lock, self._file:
+            if rule is None:
+                return self._file.execute("delete from rules where rule_id = ?", (rule_id,)).rowcount > 0
+            self._file.execute("insert or replace into rules values (?, ?)", (rule_id, json.dumps(rule)))
+            return True
+
+    def read_rules(self) -> list[dict[str, Any]]:
+        """All rules, in the order they were made."""
+        with self._lock:
+            rows = self._file.execute("select rule from rules order by rowid").fetchall()
+        return [json.loads(rule) for (rule,) in rows]
 
     def close(self) -> None:
         """Close the file, so that another process can open it."""

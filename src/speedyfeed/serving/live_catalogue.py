@@ -5,10 +5,10 @@
     is_alive     no   yes  yes  yes
 
 A small catalogue is searched exactly. A large one is searched with HNSW graphs, and exactly only if the request
-needs what the graphs lack: a filter, popularity, or more hits than the graphs returned. Results agree, apart from
-the few articles that approximate search misses.
+needs what the graphs lack: a filter, or more hits than the graphs returned. Results agree, apart from the few
+articles that approximate search misses.
 
-Shapes: V rows, D embedding width.
+Shapes: V rows, Q queries, D embedding width.
 """
 
 import threading
@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
-from speedyfeed.scoring import Users
+from speedyfeed.retrieval.rerank import NO_SECTION
 from speedyfeed.serving.journal import News
 
 Rows = NDArray[np.int64]
@@ -28,15 +27,15 @@ Embeddings = NDArray[np.float32]
 
 SPARE_HITS = 16
 """Hits fetched from the graphs beyond k: graphs score in low precision, so the order of the last may be wrong."""
-OVERSAMPLE, MIN_CLOSE = 5, 200
-"""Rows that are scored for a user with several vectors: so many for each of the k best, and at least so many."""
+MOST_POPULAR = 2000
+"""Number of most clicked rows that are remembered between searches."""
 INSERT_BATCH = 8
 """Articles inserted into the graphs at once; searches wait meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchFilter:
-    """Which articles a search may return, and how popularity counts; by default all, and not at all."""
+    """Which articles a search may return; by default all."""
 
     categories: frozenset[str] = frozenset()
     """Categories to search in; empty means all."""
@@ -44,13 +43,13 @@ class SearchFilter:
     """Earliest publication time in seconds since 1970; articles of unknown age are left out."""
     excluded_rows: frozenset[int] = frozenset()
     """Rows of the catalogue that must not be returned."""
-    popularity: float = 0.0
-    """Weight of popularity in the score, from 0 to 1; the rest is the inner product with the user."""
+    excluded_categories: frozenset[str] = frozenset()
+    """Categories that must not be returned."""
 
     @property
     def needs_exact_search(self) -> bool:
         """Whether the graphs cannot apply this filter."""
-        return bool(self.categories) or self.published_since is not None or self.popularity > 0
+        return bool(self.categories or self.excluded_categories) or self.published_since is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +88,13 @@ class LiveCatalogue:
         self._embeddings = _with_spare_rows(embeddings, len(self._news))
         self._is_alive = np.ones(len(self._news), bool)
         self._published = np.array([_time(one) for one in self._news], np.float64)
-        self._code: dict[str, int] = {}
+        self._code: dict[str, int] = {"": NO_SECTION}
         self._category = self._codes(self._news)
         self.knows_popularity = num_clicks is not None
-        self._popularity = np.log1p(np.array(num_clicks or [0] * len(self._news), np.float64))
+        self._clicks = np.array(num_clicks or [0] * len(self._news), np.float64)
+        self._section_clicks = np.zeros(len(self._code))
+        np.add.at(self._section_clicks, self._category, 1 + self._clicks)
+        self._popular: Rows | None = None
         self._index = index
         self._lock = threading.Lock()
 
@@ -115,6 +117,35 @@ class LiveCatalogue:
         """Rows of all articles that are neither removed nor replaced."""
         return np.flatnonzero(self._is_alive)
 
+    def clicks(self, rows: Rows) -> NDArray[np.float64] | None:
+        """Number of clicks on these rows, in the training log and since; None where the log's are unknown."""
+        return self._clicks[rows] if self.knows_popularity else None
+
+    def sections(self, rows: Sequence[int] | Rows) -> NDArray[np.int64]:
+        """Category of these rows as a number; `NO_SECTION` for none."""
+        return self._category[np.asarray(rows, np.int64)]
+
+    def section(self, category: str) -> int:
+        """Number of a category; `NO_SECTION` if it is unknown or empty."""
+        return self._code.get(category, NO_SECTION)
+
+    def section_clicks(self) -> NDArray[np.float64]:
+        """Number of clicks on each category, by its number, and one for each article of it."""
+        return self._section_clicks
+
+    def ages(self, rows: Rows, now: float) -> NDArray[np.float64]:
+        """Hours since the publication of these rows; NaN where unknown."""
+        return (now - self._published[rows]) / 3600
+
+    def count_click(self, news_id: str) -> None:
+        """Count one more click on an article; unknown ids are ignored."""
+        with self._lock:
+            row = self._row.get(news_id)
+            if row is not None:
+                self._clicks[row] += 1
+                self._section_clicks[self._category[row]] += 1
+                self._popular = None
+
     def categories(self) -> dict[str, int]:
         """Number of articles in each category, largest first."""
         counts = np.bincount(self._category[: len(self._is_alive)][self._is_alive], minlength=len(self._code))
@@ -133,21 +164,31 @@ class LiveCatalogue:
         with self._lock:
             return self._remove(news_id)
 
-    def search(self, users: Users, k: int, search_filter: SearchFilter | None = None) -> SearchHits:
-        """The k rows with the highest scores for one user among those that pass the filter.
+    def retrieve(
+        self, queries_QD: Embeddings, k: int, search_filter: SearchFilter | None = None, *, popular: bool = False
+    ) -> Rows:
+        """Rows among the k best of any query, in no order; with `popular`, also the k most clicked ones."""
+        search_filter = search_filter or SearchFilter()
+        found = [hits.rows for hits in self.search(queries_QD, k, search_filter)]
+        if popular and self.knows_popularity:
+            found.append(self._most_popular(k, search_filter))
+        return np.unique(np.concatenate(found))
 
-        For a user with several vectors, the rows closest to their mean are scored, `OVERSAMPLE` times as many.
-        """
+    def search(
+        self, queries_QD: Embeddings, k: int, search_filter: SearchFilter | None = None
+    ) -> list[SearchHits]:
+        """The k rows with the highest inner product among those that pass the filter, for each query."""
         search_filter = search_filter or SearchFilter()
         if self._index is not None and not search_filter.needs_exact_search:
-            hits = self._search_graphs(self._index, users, k, search_filter)
-            if len(hits.rows) == min(k, len(self) - len(search_filter.excluded_rows)):
-                return hits
-        return self._search_all(users, k, search_filter)
+            found = self._search_graphs(self._index, queries_QD, k, search_filter)
+            if all(len(hits.rows) == min(k, len(self) - len(search_filter.excluded_rows)) for hits in found):
+                return found
+        return self._search_all(queries_QD, k, search_filter)
 
-    def score(self, users: Users, rows: Sequence[int], search_filter: SearchFilter) -> SearchHits:
-        """Score these rows for one user, best first; rows that do not pass the filter are left out."""
-        return self._search_all(users, len(rows), search_filter, among=np.unique(np.array(rows, np.int64)))
+    def passing(self, rows: Sequence[int], search_filter: SearchFilter) -> Rows:
+        """Those of the rows that pass the filter, each once."""
+        distinct = np.unique(np.array(rows, np.int64))
+        return distinct[self._allowed(search_filter, len(self._is_alive))[distinct]]
 
     def similar(self, row: int, k: int) -> SearchHits:
         """The k other rows with the highest cosine similarity to this one."""
@@ -167,7 +208,10 @@ class LiveCatalogue:
                 self._remove(one.news_id)
             self._published = np.concatenate([self._published, [_time(one) for one in news]])
             self._category = np.concatenate([self._category, self._codes(news)])
-            self._popularity = np.concatenate([self._popularity, np.zeros(len(news))])
+            self._clicks = np.concatenate([self._clicks, np.zeros(len(news))])
+            grown = np.pad(self._section_clicks, (0, len(self._code) - len(self._section_clicks)))
+            np.add.at(grown, self._category[rows], 1)
+            self._section_clicks = grown
             self._news.extend(news)
             if self._index is not None:
                 self._index.add(rows + 1, embeddings)
@@ -188,42 +232,43 @@ class LiveCatalogue:
             self._index.remove(np.array([row + 1]))
         return True
 
-    def _search_graphs(self, index: HnswIndex, users: Users, k: int, search_filter: SearchFilter) -> SearchHits:
+    def _search_graphs(
+        self, index: HnswIndex, queries_QD: Embeddings, k: int, search_filter: SearchFilter
+    ) -> list[SearchHits]:
         with self._lock:
-            num_hits = _num_close(users, k) + len(search_filter.excluded_rows) + SPARE_HITS
-            rows = index.search(_mean(users)[None], num_hits).ids[0] - 1
-        is_hit = np.array([row >= 0 and row not in search_filter.excluded_rows for row in rows.tolist()], bool)
-        return _top_k(rows[is_hit], self._scores(users, rows[is_hit]), k)
+            ids_QK = index.search(queries_QD, k + len(search_filter.excluded_rows) + SPARE_HITS).ids
+        excluded = np.fromiter(search_filter.excluded_rows, np.int64)
+        found = []
+        for query_D, rows in zip(queries_QD, ids_QK - 1, strict=True):
+            hits = rows[(rows >= 0) & ~np.isin(rows, excluded)]
+            found.append(_top_k(hits, self._embeddings[hits] @ query_D, k))
+        return found
 
-    def _search_all(
-        self, users: Users, k: int, search_filter: SearchFilter, among: Rows | None = None
-    ) -> SearchHits:
+    def _search_all(self, queries_QD: Embeddings, k: int, search_filter: SearchFilter) -> list[SearchHits]:
         allowed = self._allowed(search_filter, len(self._is_alive))
-        if among is None:
-            rows = np.flatnonzero(allowed)
-            scores = (self._embeddings[: len(allowed)] @ _mean(users))[rows]
-            if users.weights_BPK is not None:
-                rows = _top_k(
-                    rows, scores, len(rows) if search_filter.popularity > 0 else _num_close(users, k)
-                ).rows
-                scores = self._scores(users, rows)
-        else:
-            rows = among[allowed[among]]
-            scores = self._scores(users, rows)
-        if search_filter.popularity > 0 and self.knows_popularity:
-            popularity = _standardize(self._popularity[rows])
-            scores = (1 - search_filter.popularity) * _standardize(scores) + search_filter.popularity * popularity
-        return _top_k(rows, scores, k)
+        rows = np.flatnonzero(allowed)
+        scores_QV = queries_QD @ self._embeddings[: len(allowed)].T
+        return [_top_k(rows, scores_V[rows], k) for scores_V in scores_QV]
 
-    def _scores(self, users: Users, rows: Rows) -> NDArray[np.float32]:
-        scores: NDArray[np.float32] = users.score_all(torch.from_numpy(self._embeddings[rows]))[0, 0].numpy()
-        return scores
+    def _most_popular(self, k: int, search_filter: SearchFilter) -> Rows:
+        allowed = self._allowed(search_filter, len(self._is_alive))
+        if k > MOST_POPULAR or search_filter.needs_exact_search:
+            rows = np.flatnonzero(allowed)
+            return _top_k(rows, self._clicks[rows], k).rows
+        popular = self._popular
+        if popular is None:
+            rows = np.flatnonzero(self._is_alive)
+            popular = self._popular = _top_k(rows, self._clicks[rows], MOST_POPULAR).rows
+        return popular[allowed[popular]][:k]
 
     def _allowed(self, search_filter: SearchFilter, num_rows: int) -> NDArray[np.bool_]:
         allowed = self._is_alive[:num_rows].copy()
         if search_filter.categories:
             codes = [self._code[name] for name in search_filter.categories if name in self._code]
             allowed &= np.isin(self._category[:num_rows], codes)
+        if search_filter.excluded_categories:
+            codes = [self._code[name] for name in search_filter.excluded_categories if name in self._code]
+            allowed &= ~np.isin(self._category[:num_rows], codes)
         if search_filter.published_since is not None:
             # An unknown time is NaN, which never passes.
             allowed &= self._published[:num_rows] >= search_filter.published_since
@@ -238,28 +283,12 @@ def build_index(embeddings: Embeddings, config: GraphConfig) -> HnswIndex | None
     return HnswIndex.build(np.arange(1, len(embeddings) + 1), embeddings, config.graphs)
 
 
-def _mean(users: Users) -> NDArray[np.float32]:
-    """Mean of the vectors of one user."""
-    mean_D: NDArray[np.float32] = users.means_BPD[0, 0].numpy()
-    return mean_D
-
-
-def _num_close(users: Users, k: int) -> int:
-    """Number of rows closest to the mean of a user's vectors that may be among the k best."""
-    return k if users.weights_BPK is None else max(MIN_CLOSE, OVERSAMPLE * k)
-
-
 def _top_k(rows: Rows, scores: NDArray[np.floating], k: int) -> SearchHits:
     """The k rows with the highest scores, best first."""
     k = min(k, len(rows))
     top = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
     top = top[np.argsort(-scores[top], kind="stable")]
     return SearchHits(rows=rows[top], scores=scores[top].astype(np.float32))
-
-
-def _standardize(values: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Shift and scale to mean 0 and standard deviation 1, so that scores and popularity can be added."""
-    return (values - values.mean()) / max(float(values.std()), 1e-12) if len(values) else values
 
 
 def _with_spare_rows(rows: Embeddings, num_rows: int) -> Embeddings:

@@ -49,6 +49,7 @@ WRITE_PROBLEMS = PROBLEMS | _describe(
     }
 )
 NOT_FOUND = _describe({404: "There is no article with this id."})
+NO_RULE = _describe({404: "There is no rule with this id."})
 RELOAD_FAILED = _describe({409: "Another reload is in progress, or the run cannot be loaded."})
 
 

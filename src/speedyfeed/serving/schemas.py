@@ -3,7 +3,7 @@
 import time
 import uuid
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,11 +14,15 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
+    model_validator,
 )
 
-from speedyfeed.serving.feed import Answer, MapPosition, Query, Ranked
+from speedyfeed.retrieval.rerank import RerankConfig
+from speedyfeed.serving.feed import Answer, MapPosition, Query, Ranked, Why
+from speedyfeed.serving.feedback import Feedback
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.micro_batcher import Text
+from speedyfeed.serving.rules import Rule
 
 MAX_K = 200
 MAX_HISTORY = 200
@@ -125,11 +129,28 @@ class RecommendBody(_Body):
         le=1_000_000,
         description="Maximum age of an article in hours; articles of unknown age are left out. Null for any age.",
     )
+    seen: list[Id] = Field(
+        [],
+        max_length=MAX_IDS,
+        description="Ids of articles shown to the user before; they are left out.",
+    )
+    diversity: float = Field(
+        RerankConfig().diversity,
+        ge=0,
+        le=1,
+        description="Weight of variety against relevance, from 0 (order of relevance) to 1.",
+    )
     popularity: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Weight of popularity in the score, from 0 to 1; the rest is the match with the history.",
+        description="Weight of popularity against the match with the history, from 0 to 1; more for new users.",
+    )
+    freshness: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="Standard deviations of relevance that a new article gains; half of them a day later.",
     )
     explain: bool = Field(False, description="Whether to name the clicks that contribute most to each score.")
 
@@ -142,7 +163,8 @@ class RecommendBody(_Body):
             exclude=self.exclude,
             categories=self.categories,
             max_age_seconds=None if self.max_age_hours is None else 3600 * self.max_age_hours,
-            popularity=self.popularity,
+            seen=self.seen,
+            rerank=RerankConfig(diversity=self.diversity, popularity=self.popularity, freshness=self.freshness),
             explain=self.explain,
         )
 
@@ -179,6 +201,91 @@ class AddBody(_Body):
     )
 
 
+class FeedbackBody(_Body):
+    """What one user did with the articles of one list."""
+
+    user: Id = Field(description="Id of the user, any text.")
+    actions: dict[Id, Literal["click", "skip", "dislike"]] = Field(
+        min_length=1,
+        max_length=MAX_K,
+        description="What the user did with each article, by its id, in the order shown: click, skip or dislike.",
+    )
+    history: list[Id] = Field(
+        [],
+        max_length=MAX_HISTORY,
+        description="Ids of articles that the user had clicked before, oldest first.",
+    )
+
+    def to_feedback(self) -> Feedback:
+        """The feedback at this moment."""
+        return Feedback(user_id=self.user, time=time.time(), actions=dict(self.actions), history=self.history)
+
+
+class RuleBody(_Body):
+    """A boost or a ban of one article, or of one category."""
+
+    kind: Literal["boost", "ban"] = Field(description="boost adds to the relevance, ban leaves articles out.")
+    news_id: Id | None = Field(None, description="Id of the article; give this or a category.")
+    category: Annotated[Category, Field(min_length=1)] | None = Field(None, description="Name of the category.")
+    weight: float = Field(
+        1.0, gt=0, le=100, description="Standard deviations of relevance that a boost adds; unused by a ban."
+    )
+    hours: float = Field(24.0, gt=0, le=100_000, description="Hours after which the rule ends.")
+
+    @model_validator(mode="after")
+    def _concerns_one_thing(self) -> Self:
+        if (self.news_id is None) == (self.category is None):
+            raise ValueError("give either news_id or category")
+        return self
+
+    def to_rule(self) -> Rule:
+        """The rule, which begins now, with an id of its own."""
+        return Rule(
+            rule_id=f"rule-{uuid.uuid4().hex[:12]}",
+            kind=self.kind,
+            news_id=self.news_id,
+            category=self.category,
+            weight=self.weight if self.kind == "boost" else 0.0,
+            until=time.time() + 3600 * self.hours,
+        )
+
+
+class RuleAnswer(BaseModel):
+    """A rule of the editor."""
+
+    rule_id: str = Field(description="Id of the rule.")
+    kind: str = Field(description="Kind of the rule: boost or ban.")
+    news_id: str | None = Field(description="Id of the article it concerns; null for a category.")
+    category: str | None = Field(description="Category it concerns; null for an article.")
+    weight: float = Field(description="Standard deviations of relevance that a boost adds; 0 for a ban.")
+    until: datetime = Field(description="Time at which the rule ends.")
+
+    @classmethod
+    def from_rule(cls, rule: Rule) -> "RuleAnswer":
+        """The JSON of a rule."""
+        return cls(
+            rule_id=rule.rule_id,
+            kind=rule.kind,
+            news_id=rule.news_id,
+            category=rule.category,
+            weight=rule.weight,
+            until=datetime.fromtimestamp(rule.until, UTC),
+        )
+
+
+class RulesAnswer(BaseModel):
+    """Rules of the editor that are in force."""
+
+    rules: list[RuleAnswer] = Field(description="The rules, in the order they were made.")
+
+
+class ExportAnswer(BaseModel):
+    """A log of feedback that was written into the data folder of the service."""
+
+    folder: str = Field(description="Name of the log's folder in the data folder, for speedyfeed prepare.")
+    impressions: int = Field(description="Number of impressions in the log.")
+
+
 class NewsAnswer(BaseModel):
     """An article without its full text."""
 
@@ -208,7 +315,7 @@ class ReasonAnswer(BaseModel):
 class RankedNews(NewsAnswer):
     """An article with its score."""
 
-    score: float = Field(description="Score of the article; larger is better.")
+    score: float = Field(description="Match of the article with the history, before re-ranking; larger is better.")
     reasons: list[ReasonAnswer] = Field(
         [], description="Clicks that contribute most to the score, if an explanation was asked for."
     )
@@ -221,6 +328,30 @@ class RankedNews(NewsAnswer):
             for one in ranked.reasons
         ]
         return cls(**_fields(ranked.news, ranked.map_position), score=ranked.score, reasons=reasons)
+
+
+class WhyAnswer(RankedNews):
+    """Why an article is where it is in the feed of a user."""
+
+    position: int | None = Field(description="Position in the feed, from 1; null if not among the first 200.")
+    is_clicked: bool = Field(description="Whether it is in the history, and therefore not recommended.")
+    num_clicks: int | None = Field(description="Number of clicks on it by anybody; null where clicks are unknown.")
+    popularity_weight: float = Field(
+        description="Weight of popularity in the feed, from 0 to 1; the rest is taste."
+    )
+    rules: list[RuleAnswer] = Field(description="Rules of the editor that concern it.")
+
+    @classmethod
+    def from_why(cls, why: Why) -> "WhyAnswer":
+        """The JSON of a feed's explanation."""
+        return cls(
+            **RankedNews.from_ranked(why.ranked).model_dump(),
+            position=why.position,
+            is_clicked=why.is_clicked,
+            num_clicks=why.num_clicks,
+            popularity_weight=why.popularity_weight,
+            rules=[RuleAnswer.from_rule(rule) for rule in why.rules],
+        )
 
 
 class RecommendAnswer(BaseModel):
@@ -288,9 +419,9 @@ class AboutAnswer(BaseModel):
 
 
 class StateAnswer(BaseModel):
-    """State of the service."""
+    """State of the service, or of what was asked for."""
 
-    status: str = Field(description="ok if the process is alive, ready if it can recommend.")
+    status: str = Field(description="ok if alive, ready if it can recommend; or what was done.")
 
 
 class Problem(BaseModel):

@@ -8,16 +8,18 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
+from speedyfeed.serving.feedback import Feedback, write_log
 from speedyfeed.serving.journal import Entry, Journal, News
 from speedyfeed.serving.live_catalogue import GraphConfig
 from speedyfeed.serving.micro_batcher import BATCH, Embeddings, MicroBatcher, Text
+from speedyfeed.serving.rules import Rule, Rules
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,16 @@ class ReloadResult:
     """Duration of the reload."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportResult:
+    """A log of feedback that was written."""
+
+    folder: Path
+    """Folder of the log, in the data folder of the service."""
+    impressions: int
+    """Number of impressions in it."""
+
+
 class Service:
     """The feed of a run folder, and the journal of what was added to it and removed from it."""
 
@@ -54,6 +66,7 @@ class Service:
         self._journal = Journal(data)
         self._batcher = MicroBatcher()
         self._feed: Feed | None = None
+        self._rules = [Rule(**rule) for rule in self._journal.read_rules()]
         self._writing = threading.Lock()
         self._reloading = threading.Lock()
 
@@ -83,8 +96,10 @@ class Service:
             start = time.monotonic()
             feed = open_feed(self._run, self._data, self._batcher, self._config, precision=self._precision)
             seen = self._replay(feed, 0)
+            seen_feedback = self._replay_clicks(feed, 0)
             with self._writing:  # short: only what was written since the first replay is left
                 self._replay(feed, seen)
+                self._replay_clicks(feed, seen_feedback)
                 self._feed = feed
             remove_other_graphs(self._data, feed.fingerprint)
             return ReloadResult(model=feed.fingerprint, news=len(feed.catalogue), seconds=time.monotonic() - start)
@@ -105,6 +120,43 @@ class Service:
             self._journal.remove(news_id)
             return self.feed.catalogue.remove(news_id)
 
+    def give_feedback(self, feedback: Feedback) -> None:
+        """Record what a user did with articles; clicks count as popularity at once."""
+        with self._writing:
+            self._journal.write_feedback(asdict(feedback))
+            for news_id in feedback.clicked():
+                self.feed.catalogue.count_click(news_id)
+
+    def export_feedback(self) -> ExportResult:
+        """Write all feedback as a log for `prepare` into the data folder, unless it is there already."""
+        pieces = list(self._read_feedback())
+        folder = self._data / f"feedback-{pieces[-1][0] if pieces else 0}"
+        if not folder.exists():
+            catalogue = self.feed.catalogue
+
+            def find(news_id: str) -> News | None:
+                row = catalogue.row(news_id)
+                return None if row is None else catalogue.news(row)
+
+            write_log(folder, [one for _, one in pieces], find)
+        return ExportResult(folder=folder, impressions=len(pieces))
+
+    def rules(self) -> Rules:
+        """Rules of the editor that are in force now."""
+        return Rules(self._rules, now=time.time())
+
+    def set_rule(self, rule: Rule) -> None:
+        """Make a rule, or replace the one with its id."""
+        with self._writing:
+            self._journal.write_rule(rule.rule_id, asdict(rule))
+            self._rules = [*(one for one in self._rules if one.rule_id != rule.rule_id), rule]
+
+    def remove_rule(self, rule_id: str) -> bool:
+        """End a rule; False if there is none with this id."""
+        with self._writing:
+            self._rules = [one for one in self._rules if one.rule_id != rule_id]
+            return self._journal.write_rule(rule_id, None)
+
     def close(self) -> None:
         """Close the journal and end the encoding threads."""
         with self._writing:
@@ -121,6 +173,19 @@ class Service:
                     feed.catalogue.add(news, embeddings)
                     return
             # Another feed was swapped in during encoding: encode again, with its model.
+
+    def _read_feedback(self, after: int = 0) -> Iterator[tuple[int, Feedback]]:
+        while pieces := self._journal.read_feedback(after):
+            yield from ((seq, Feedback(**piece)) for seq, piece in pieces)
+            after = pieces[-1][0]
+
+    def _replay_clicks(self, feed: Feed, after: int) -> int:
+        """Count the clicks of feedback after number `after`; the number of the last one."""
+        for seq, feedback in self._read_feedback(after):
+            for news_id in feedback.clicked():
+                feed.catalogue.count_click(news_id)
+            after = seq
+        return after
 
     def _replay(self, feed: Feed, after: int) -> int:
         """Apply the journal entries after number `after` to the feed; the number of the last one."""

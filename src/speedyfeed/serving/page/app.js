@@ -14,6 +14,7 @@ const state = {
   topic: null,
   k: PAGE_SIZE,
   popularity: 0,
+  varied: true,
   fresh: new Set(),
   requests: 0,
 };
@@ -22,6 +23,7 @@ const queryFor = (history) => ({
   history: history.map((one) => one.news_id),
   categories: state.topic ? [state.topic] : [],
   popularity: state.popularity,
+  ...(state.varied ? {} : { diversity: 0 }),
 });
 
 // Answers may arrive out of order: only the answer to the latest request is drawn.
@@ -113,6 +115,7 @@ async function showPublished(id, headline) {
     element("p", {}, "Closest to it:"),
     element("ul", {}, ...near.news.map((one) => element("li", {}, one.title))),
   );
+  $("published").scrollIntoView({ block: "nearest" });
   announce(`Published: ${headline}. ${message}`);
 }
 
@@ -201,6 +204,7 @@ $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", keys["?"]);
 $("more").addEventListener("click", () => { state.k = Math.min(MAX_K, state.k + PAGE_SIZE - 1); refresh(); });
 $("popularity").addEventListener("input", (event) => { state.popularity = Number(event.target.value); refresh(); });
+$("varied").addEventListener("change", (event) => { state.varied = event.target.checked; refresh(); });
 $("add").addEventListener("submit", (event) => { event.preventDefault(); publish(); });
 $("headline").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); publish(); }

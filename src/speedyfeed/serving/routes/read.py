@@ -12,6 +12,7 @@ from speedyfeed.serving.dependencies import Context, NewsId, OpenFeed
 from speedyfeed.serving.feed import Embeddings
 from speedyfeed.serving.problems import NOT_FOUND, PROBLEMS
 from speedyfeed.serving.schemas import (
+    MAX_HISTORY,
     MAX_K,
     AboutAnswer,
     ListAnswer,
@@ -19,6 +20,7 @@ from speedyfeed.serving.schemas import (
     RankedNews,
     RecommendAnswer,
     RecommendBody,
+    WhyAnswer,
 )
 
 MAX_MAP = 2000
@@ -30,17 +32,18 @@ router = APIRouter(tags=["read"], responses=PROBLEMS)
 async def recommend(body: RecommendBody, feed: OpenFeed, context: Context) -> Response:
     """Recommend the best articles for a user, who is described by the articles clicked so far."""
     query = body.to_query()
+    rules = context.service.rules()
     texts = [click for click in query.history if not isinstance(click, str)]
     embeddings: Embeddings | None = None
     if texts:
         embeddings = await asyncio.wrap_future(feed.encode(texts))
 
     def answer() -> str:
-        return RecommendAnswer.from_answer(feed.recommend(query, embeddings)).model_dump_json()
+        return RecommendAnswer.from_answer(feed.recommend(query, embeddings, rules)).model_dump_json()
 
     # As text: the framework would validate an answer that is right by construction, on the event loop.
     # While articles are written a search may have to wait for them, and the event loop must not.
-    text = answer() if context.writes.is_idle and feed.is_quick(query) else await context.reads.run(answer)
+    text = answer() if context.writes.is_idle and feed.is_quick(query, rules) else await context.reads.run(answer)
     return Response(text, media_type="application/json")
 
 
@@ -65,6 +68,24 @@ async def get_news(news_id: NewsId, feed: OpenFeed) -> NewsAnswer:
     if row is None:
         raise HTTPException(404, "No such article.")
     return NewsAnswer.from_news(feed.catalogue.news(row), feed.map_positions(feed.catalogue.embeddings([row]))[0])
+
+
+@router.get("/v1/why", responses=NOT_FOUND)
+async def why(
+    news: Annotated[str, Query(min_length=1, max_length=2000, description="Id of the article.")],
+    feed: OpenFeed,
+    context: Context,
+    history: Annotated[
+        list[str],
+        Query(max_length=MAX_HISTORY, description="Ids of clicks, oldest first; repeat for several."),
+    ] = [],  # noqa: B006
+) -> WhyAnswer:
+    """Explain why an article is where it is in the feed of a user, or why it is not there."""
+    rules = context.service.rules()
+    found = await context.reads.run(lambda: feed.why(news, history, rules))
+    if found is None:
+        raise HTTPException(404, "No such article.")
+    return WhyAnswer.from_why(found)
 
 
 @router.get("/v1/map")

@@ -1,0 +1,235 @@
+"""From scores to a feed: a re-ranking of what retrieval found, so that a list is varied and follows the user.
+
+    user, interests --retrieve--> candidates --relevance--> --greedy choice--> the feed
+
+    relevance   =  (1 - w) taste + w popularity + freshness 2^(-age / 24 h) + boost
+    choice      =  (1 - diversity) relevance - diversity (likeness to what is chosen + miscalibration of the list)
+
+Taste is the score of the model, a quarter of it that of the best interest, and popularity the logarithm of clicks,
+all standardized over the candidates; an article nobody clicked is taken as average, because most are new. For a
+new user w is 1, and every `halving_clicks` clicks halve what it has above `popularity`; the shares of sections
+that the list should have move from those of all clicks to the user's own at the same rate. Likeness is the largest
+cosine to an article above (maximal marginal relevance, Carbonell and Goldstein, 1998); miscalibration is the
+divergence of the list's sections from these shares (Steck, 2018).
+
+Shapes: N candidates, Q queries (the user, then each interest), G sections, D embedding width.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speedyfeed.ranges import Ranges, check_ranges
+
+HALF_LIFE_HOURS = 24.0
+"""Age at which an article has lost half of its freshness."""
+NO_SECTION = 0
+"""Code of articles without a section; they count for no section."""
+LEAST_NEWNESS = 0.01
+"""Newness below which a user is not new at all."""
+INTEREST = 0.25
+"""Weight of the score for the best interest in taste; the rest is the score for the user."""
+SMOOTHING = 0.01
+"""Part of the wanted shares mixed into those of a list, so that a missing section is bad but not infinitely so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RerankConfig:
+    """How a list of recommendations is made from scores; the defaults are measured."""
+
+    diversity: float = 0.3
+    """Weight of variety against relevance, from 0 to 1: unlike articles, in sections that follow the user's."""
+    popularity: float = 0.0
+    """Weight of popularity against taste, from 0 to 1, for users with many clicks; new users get more."""
+    freshness: float = 0.0
+    """Standard deviations of relevance that an article published just now gains; half of it a day later."""
+    halving_clicks: float = 2.0
+    """Clicks after which half of a new user's popular mix has given way to taste; 0 begins with taste."""
+    interests: int = 3
+    """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them."""
+    duplicates: float = 0.97
+    """Cosine similarity from which two articles tell one story, which is shown once; 1.01 shows all."""
+
+    RANGES: ClassVar[Ranges] = {
+        "diversity": (0, 1),
+        "popularity": (0, 1),
+        "freshness": (0, 100),
+        "halving_clicks": (0, 1000),
+        "interests": (1, 20),
+        "duplicates": (0, 1.01),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+PLAIN = RerankConfig(diversity=0, halving_clicks=0, interests=1, duplicates=1.01)
+"""No re-ranking: the order of the scores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidates:
+    """Articles to choose from, with what is known of them."""
+
+    embeddings_ND: NDArray[np.float32]
+    scores_NQ: NDArray[np.float32]
+    """Scores of the model for the user, and for each interest of the user if there are several."""
+    clicks_N: NDArray[np.floating] | None = None
+    """Number of clicks on each article; None where it is unknown."""
+    sections_N: NDArray[np.integer] | None = None
+    """Code of each article's section; `NO_SECTION` for none."""
+    ages_N: NDArray[np.floating] | None = None
+    """Hours since publication; NaN where unknown."""
+    boosts_N: NDArray[np.floating] | None = None
+    """Standard deviations of relevance that an editor adds to each article."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserSections:
+    """What re-ranking needs to know of a user: how many clicks there are, and on which sections."""
+
+    num_clicks: int
+    sections_G: NDArray[np.floating]
+    """Number of the user's clicks on each section."""
+    all_sections_G: NDArray[np.floating]
+    """Number of everybody's clicks on each section."""
+
+    @classmethod
+    def from_clicks(cls, sections_L: NDArray[np.integer], all_sections_G: NDArray[np.floating]) -> "UserSections":
+        """A user who clicked articles of these sections, among everybody's clicks on each section."""
+        own_G = np.bincount(sections_L, minlength=len(all_sections_G)).astype(np.float64)
+        return cls(num_clicks=len(sections_L), sections_G=own_G, all_sections_G=all_sections_G)
+
+
+def retrieval_size(k: int, config: RerankConfig) -> int:
+    """Number of articles to retrieve for the user, for each interest, and among the most popular ones."""
+    return k if config == PLAIN else 2 * k + 20
+
+
+def relevance(candidates: Candidates, config: RerankConfig, num_clicks: int) -> NDArray[np.float64]:
+    """Relevance of each candidate: taste, popularity and freshness in standard deviations."""
+    scores_NQ = candidates.scores_NQ.astype(np.float64)
+    found = _standardize(scores_NQ[:, 0])
+    if scores_NQ.shape[1] > 1:
+        found = (1 - INTEREST) * found + INTEREST * _standardize(scores_NQ[:, 1:].max(1))
+    weight = popularity_weight(config, num_clicks)
+    if weight and candidates.clicks_N is not None and candidates.clicks_N.any():
+        found = (1 - weight) * found + weight * _popularity(candidates.clicks_N.astype(np.float64))
+    if config.freshness and candidates.ages_N is not None:
+        ages_N = np.maximum(np.nan_to_num(candidates.ages_N, nan=np.inf), 0)
+        found = found + config.freshness * np.exp2(-ages_N / HALF_LIFE_HOURS)
+    return found if candidates.boosts_N is None else found + candidates.boosts_N
+
+
+def popularity_weight(config: RerankConfig, num_clicks: int) -> float:
+    """Weight of popularity for a user with this many clicks."""
+    return config.popularity + (1 - config.popularity) * newness(config, num_clicks)
+
+
+def newness(config: RerankConfig, num_clicks: int) -> float:
+    """How new a user with this many clicks is: 1 without any, halved every `halving_clicks`, 0 in the end."""
+    left = 2.0 ** (-num_clicks / config.halving_clicks) if config.halving_clicks else 0.0
+    return left if left >= LEAST_NEWNESS else 0.0
+
+
+def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserSections) -> NDArray[np.int64]:
+    """Positions of the k candidates that make the best list, in its order; near-duplicates are left out."""
+    relevance_N = relevance(candidates, config, user.num_clicks)
+    order = np.argsort(-relevance_N, kind="stable")
+    if not config.diversity and config.duplicates > 1:
+        return order[:k]
+    units_ND = _unit(candidates.embeddings_ND)
+    sections = _Sections(candidates.sections_N, config, user)
+    nearest_N = np.full(len(order), -np.inf)
+    is_left = np.ones(len(order), bool)
+    chosen: list[int] = []
+    base_N = (1 - config.diversity) * relevance_N
+    while len(chosen) < k and is_left.any():
+        gain_N = base_N
+        if config.diversity and chosen:
+            gain_N = base_N - config.diversity * nearest_N
+        if config.diversity:
+            gain_N = gain_N - config.diversity * sections.divergence_N()
+        best = int(np.where(is_left, gain_N, -np.inf).argmax())
+        chosen.append(best)
+        sections.add(best)
+        nearest_N = np.maximum(nearest_N, units_ND @ units_ND[best])
+        is_left[best] = False
+        is_left &= nearest_N < config.duplicates
+    return np.array(chosen, np.int64)
+
+
+class _Sections:
+    """Sections of a list so far, and how far each candidate would bring them from the wanted shares."""
+
+    def __init__(self, codes_N: NDArray[np.integer] | None, config: RerankConfig, user: UserSections) -> None:
+        self._codes_N = codes_N
+        if codes_N is None:
+            return
+        present_G = np.bincount(codes_N, minlength=len(user.sections_G)) > 0
+        present_G[NO_SECTION] = False
+        self._wanted_G = shares(user, newness(config, user.num_clicks)) * present_G
+        self._is_used = bool(self._wanted_G.sum() > 0 and present_G.sum() > 1)
+        self._wanted_G = self._wanted_G / max(self._wanted_G.sum(), 1e-12)
+        self._counts_G = np.zeros(len(self._wanted_G))
+
+    def add(self, candidate: int) -> None:
+        if self._codes_N is not None and self._codes_N[candidate] != NO_SECTION:
+            self._counts_G[self._codes_N[candidate]] += 1
+
+    def divergence_N(self) -> NDArray[np.float64] | float:
+        """Divergence of the list's sections from the wanted ones with each candidate added.
+
+        One more article of section g changes only the term of g beside the length of the list, so all sections
+        cost as much as one.
+        """
+        if self._codes_N is None or not self._is_used:
+            return 0.0
+        counts_G, wanted_G, num = self._counts_G, self._wanted_G, self._counts_G.sum()
+        before_G = (1 - SMOOTHING) * counts_G / (num + 1) + SMOOTHING * wanted_G + 1e-12
+        after_G = before_G + (1 - SMOOTHING) / (num + 1)
+        divergence_G = self._shared(before_G) + wanted_G * np.log(before_G / after_G)
+        divergence_G[NO_SECTION] = self._shared((1 - SMOOTHING) * counts_G / max(num, 1) + SMOOTHING * wanted_G)
+        return np.asarray(divergence_G[self._codes_N])
+
+    def _shared(self, found_G: NDArray[np.float64]) -> float:
+        is_wanted = self._wanted_G > 0
+        wanted_G = self._wanted_G[is_wanted]
+        return float((wanted_G * np.log(wanted_G / found_G[is_wanted])).sum())
+
+
+def shares(user: UserSections, newness: float) -> NDArray[np.float64]:
+    """Shares of sections that a list should have: those of all clicks for a new user, then the user's own."""
+    own_G = user.sections_G.astype(np.float64)
+    own_G[NO_SECTION] = 0
+    everyone_G = user.all_sections_G.astype(np.float64)
+    everyone_G[NO_SECTION] = 0
+    weight = newness if own_G.sum() else 1.0
+    wanted_G = (1 - weight) * own_G / max(own_G.sum(), 1e-12) + weight * everyone_G / max(everyone_G.sum(), 1e-12)
+    return np.asarray(wanted_G)
+
+
+def divergence(wanted_G: NDArray[np.floating], found_XG: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Kullback-Leibler divergence of each list's shares of sections from the wanted ones (Steck, 2018)."""
+    smooth_XG = (1 - SMOOTHING) * found_XG + SMOOTHING * wanted_G
+    ratio_XG = np.log(np.where(wanted_G > 0, wanted_G / np.maximum(smooth_XG, 1e-12), 1.0))
+    return np.asarray((wanted_G * ratio_XG).sum(-1))
+
+
+def _popularity(clicks_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standardized logarithm of clicks; 0, the mean, without clicks."""
+    is_known = clicks_N > 0
+    found_N = np.zeros(len(clicks_N))
+    found_N[is_known] = _standardize(np.log(clicks_N[is_known]))
+    return found_N
+
+
+def _standardize(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (values - values.mean()) / max(float(values.std()), 1e-12) if len(values) else values
+
+
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
