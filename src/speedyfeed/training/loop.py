@@ -3,6 +3,7 @@
 initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -21,6 +22,8 @@ from speedyfeed.training.schedule import Progress, Schedule
 from speedyfeed.training.signals import Stop, Stopped
 from speedyfeed.training.trainer import Trainer
 from speedyfeed.training.validation import Validator
+
+log = logging.getLogger(__name__)
 
 Watch = Callable[[Trainer, Batch], None]
 
@@ -249,9 +252,12 @@ class _Recorder:
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:
-    """Record the precision in run.json, and load pretrained word vectors into a new run."""
+    """Record the precision, repeat warnings about the store, and load word vectors into a new run."""
     run, group = trainer.run, trainer.group
     group.on_rank_0(lambda: run.note(precision=trainer.precision_fact))
+    for note in trainer.store.manifest.counts.notes if group.is_rank_0 else ():
+        if note.startswith("warning: "):
+            log.warning("%s", note)
     if is_new:
         vectors = trainer.model.news.load_vectors()
         group.on_rank_0(lambda: run.note(word_vectors=vectors))
