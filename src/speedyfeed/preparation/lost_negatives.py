@@ -7,10 +7,17 @@ import ibis.expr.types as ir
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from speedyfeed.data.manifest import SplitCounts
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
 
 _EXAMPLES = 100  # ids that are tried for two glued ones
+
+
+def may_lack_negatives(counts: SplitCounts) -> bool:
+    """Whether so many candidates lack text that all skipped ids may; saves a pass over most logs."""
+    num_skipped = counts.read["candidates"] - counts.read["clicks"]
+    return 0 < num_skipped <= counts.dropped["candidates_without_text"]
 
 
 def note_lost_negatives(engine: Engine, name: str, impressions: ir.Table, ids: ir.Table) -> tuple[str, ...]:

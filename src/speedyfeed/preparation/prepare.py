@@ -36,7 +36,7 @@ from speedyfeed.files import new_folder
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
-from speedyfeed.preparation.lost_negatives import note_lost_negatives
+from speedyfeed.preparation.lost_negatives import may_lack_negatives, note_lost_negatives
 from speedyfeed.preparation.splits import write_impressions, write_timelines
 from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, first_paragraphs, write_news
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
@@ -260,6 +260,7 @@ def _build(
     lost = [
         note
         for split in logs.splits
+        if may_lack_negatives(counts[split.name])
         for note in note_lost_negatives(engine, split.name, engine.open(sources.files[split.name]), ids)
     ]
     if is_to_train:
