@@ -84,3 +84,20 @@ def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny_encoder,
     assert not stopped.is_finished
     assert speedyfeed.train(store, run, config, callbacks=[seen.append]).is_finished
     assert [one.progress.step for one in seen] == [1, 2, 3, 4]
+
+
+def test_a_run_has_its_model_its_evaluation_and_its_history(mind_logs, tmp_path):
+    pytest.importorskip("pandas")
+    config = speedyfeed.recipe("tiny")
+    config = replace(config, train=replace(config.train, steps=2, validations=0))
+    store = speedyfeed.prepare(mind_logs, tmp_path / "store")
+    with pytest.raises(speedyfeed.InputError, match="found 'wand', expected some of tensorboard"):
+        speedyfeed.train(store.path, tmp_path / "run", config, track="wand")
+    assert not (tmp_path / "run").exists()
+    run = speedyfeed.train(store.path, tmp_path / "run", config, track="none")
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    assert run.history["step"].max() == run.progress.step > 0
+    assert run.history["loss"].notna().any()
+    assert run.model is run.model
+    assert len(run.model.recommend([], k=2)) == 2
+    assert run.evaluate(exact=True).overall.num_impressions > 0

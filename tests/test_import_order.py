@@ -11,7 +11,7 @@ LAYERS = (
     ("errors",),
     ("checksums", "files", "progress", "ragged", "random", "ranges", "runtime", "markdown", "scoring"),
     ("tokenizers", "data", "drawing"),
-    ("synthetic", "preparation", "batching", "models", "retrieval"),
+    ("model_card", "synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),
     ("pretrained",),
     ("evaluation", "serving"),

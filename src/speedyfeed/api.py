@@ -3,17 +3,22 @@
 synthesize -> logs -> prepare -> store -> train -> run -> evaluate, Recommender.from_pretrained
 """
 
+import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from speedyfeed import recipes
 from speedyfeed.data import store as stores
 from speedyfeed.data.store import Store
+from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation import prepare as preparation
 from speedyfeed.preparation.frames import prepare_frames
 from speedyfeed.preparation.prepare import PrepareConfig
+from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
 from speedyfeed.run_evaluation import Pool, evaluate_run, open_data, open_finished_run
@@ -22,7 +27,12 @@ from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Callback, Outcome
+from speedyfeed.training.metrics import load_history
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+from speedyfeed.training.trackers import DEFAULT, parse_trackers
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def synthesize(
@@ -92,6 +102,44 @@ def open_store(path: str | Path) -> Store:
     return stores.open_store(Path(path))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Run(Outcome):
+    """A run that `train` has trained: how far it came, its recommender, its metrics and its history."""
+
+    path: Path
+    """Folder of the run."""
+
+    @cached_property
+    def model(self) -> Recommender:
+        """The trained recommender, loaded when it is first used; the run must be finished.
+
+        >>> run.model.recommend(["N1", "N2"], k=5)
+        """
+        return Recommender.from_pretrained(self.path)
+
+    @property
+    def history(self) -> "pandas.DataFrame":
+        """All lines of metrics as a frame of pandas: a row per line, NaN where a line has no such value.
+
+        >>> run.history.plot(x="step", y="loss")
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"history of {self.path}: found no pandas, expected it installed; pip install pandas, or read "
+                "metrics.jsonl"
+            ) from error
+        return pandas.DataFrame(load_history(self.path))
+
+    def evaluate(self, data: str | Path | None = None, **options: Any) -> Report:
+        """Measure ranking and recall of the run, with the options of `speedyfeed.evaluate`.
+
+        >>> run.evaluate().overall.metrics["auc"].mean
+        """
+        return evaluate(self.path, data, **options)
+
+
 def train(
     store: str | Path,
     run: str | Path,
@@ -99,28 +147,32 @@ def train(
     *,
     warm_start: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    track: str = DEFAULT,
     progress: Progress = silent,
-) -> Outcome:
+) -> Run:
     """Train a recommender on a store into a run folder; `config` is a `RunConfig` or the name of a recipe.
 
     `warm_start` is a finished run whose weights a new run begins with, as yesterday's on today's store. A run of
     the same settings on the same store is resumed from its newest checkpoint. Ctrl-C saves a checkpoint and
     returns with `is_finished` False. `callbacks` are called with a `StepReport` after every step: loss, progress
-    and the AUC of a validation; one that returns True stops the run as Ctrl-C does. A finished run holds the
-    recommender:
+    and the AUC of a validation; one that returns True stops the run as Ctrl-C does. `track` names trackers that
+    get the metrics: tensorboard, wandb, mlflow, trackio, or none. A finished run holds the recommender:
 
-    >>> speedyfeed.train("store", "runs/first", "speed-mini").is_finished
-    True
-    >>> model = speedyfeed.Recommender.from_pretrained("runs/first")
-    >>> model.recommend(["N1", "N2"], k=5)
+    >>> run = speedyfeed.train("store", "runs/first", "speed-mini")
+    >>> run.is_finished, run.evaluate().overall.metrics["auc"].mean
+    >>> run.model.recommend(["N1", "N2"], k=5)
+    >>> run.history.plot(x="step", y="loss")
     """
+    trackers = parse_trackers(track)
     config = recipes.recipe(config) if isinstance(config, str) else config
     prepared, path = open_store(store), Path(run)
     if is_run_of(path, config, prepared):
         folder = open_run(path)
     else:
         folder = start_run(path, config, prepared, warm_start=None if warm_start is None else Path(warm_start))
-    return loop.train(folder, prepared, progress, callbacks=callbacks)
+    outcome = loop.train(folder, prepared, progress, callbacks=callbacks, trackers=trackers)
+    facts = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(outcome)}
+    return Run(path=path, **facts)
 
 
 def evaluate(

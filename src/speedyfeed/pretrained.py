@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from speedyfeed import __version__
 from speedyfeed.checksums import damaged, verify_checksums, write_checksums
-from speedyfeed.encoding.inputs import ENCODER, TEXT, load_packer
+from speedyfeed.encoding.inputs import ENCODER, TEXT, Articles, load_packer
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
+from speedyfeed.model_card import CardFacts, write_card
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
@@ -43,6 +44,14 @@ CONFIG = "recommender.json"
 """File that holds the settings of a saved recommender."""
 WEIGHTS = "model.safetensors"
 """File that holds its weights."""
+
+
+class SupportsJson(Protocol):
+    """A report of an evaluation: means and `<name>_ci95` intervals of metrics, by name."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Metrics as plain values."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +181,11 @@ class Recommender(RecommenderModule):
         user_ids = torch.full((len(groups),), self._user_index(user))
         return self.encode_users(torch.from_numpy(clicks_QLD), torch.from_numpy(clicked_QL), user_ids)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write settings, weights, tokenizer and catalogue into a folder, for `from_pretrained`."""
+    def save_pretrained(self, folder: str | Path, *, report: "SupportsJson | None" = None) -> None:
+        """Write settings, weights, tokenizer, catalogue and model card into a folder, for `from_pretrained`.
+
+        `report` is what `speedyfeed.evaluate` returned: the card then states its metrics with their intervals.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {"speedyfeed": __version__} | _plain(dataclasses.asdict(self.config)))
@@ -185,6 +197,7 @@ class Recommender(RecommenderModule):
         if self.catalogue is not None:
             self.catalogue.save(folder)
         write_checksums(folder)
+        write_card(folder, self._card_facts(report))  # without a checksum: people edit it
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":
@@ -218,17 +231,54 @@ class Recommender(RecommenderModule):
         return model.eval()
 
     def push_to_hub(
-        self, repo_id: str, *, token: str | None = None, private: bool | None = None, **options: Any
+        self,
+        repo_id: str,
+        *,
+        token: str | None = None,
+        private: bool | None = None,
+        report: "SupportsJson | None" = None,
+        **options: Any,
     ) -> str:
-        """Upload the recommender to the Hub; `options` are passed to `huggingface_hub.upload_folder`."""
+        """Upload the recommender to the Hub; `options` are passed to `huggingface_hub.upload_folder`.
+
+        `report` is what `speedyfeed.evaluate` returned, for the model card.
+        """
         from tempfile import TemporaryDirectory
 
         from huggingface_hub import create_repo, upload_folder
 
         with TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
+            self.save_pretrained(folder, report=report)
             create_repo(repo_id, token=token, private=private, exist_ok=True)
             return str(upload_folder(repo_id=repo_id, folder_path=folder, token=token, **options))
+
+    def _card_facts(self, report: "SupportsJson | None") -> CardFacts:
+        parts = {
+            name: part for name, part in _plain(dataclasses.asdict(self.config)).items() if isinstance(part, dict)
+        }
+        if self.config.uses_words:
+            parts["news"] = {name: parts["news"][name] for name in ("encoder", "dim")}
+        else:
+            del parts["words"]
+        data = {}
+        if isinstance(self.news.packer, Articles):
+            text = self.news.packer.text.settings
+            data = {
+                "format of the log": text.format,
+                "text fields": ", ".join(text.fields),
+                "refinement": text.refine,
+            }
+        if self.catalogue is not None:
+            data["articles"] = f"{len(self.catalogue):,}"
+            if self.catalogue.num_clicks is not None:
+                data["clicks"] = f"{sum(self.catalogue.num_clicks):,}"
+        return CardFacts(
+            version=__version__,
+            settings=parts,
+            encoder=None if self.config.uses_words else self.config.news.encoder,
+            data=data,
+            metrics=None if report is None else report.to_json(),
+        )
 
     def encode_clicks(self, clicks: NDArray[np.float32]) -> Users:
         """Encode an unknown user by embeddings of their clicks, oldest first, to score articles by."""

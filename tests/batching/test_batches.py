@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from speedyfeed.batching import batches as module
 from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
 from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
-from speedyfeed.batching.sample import Sampler
+from speedyfeed.batching.live_news import SPARE
+from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
@@ -79,6 +80,25 @@ def contents(batch: Batch) -> list[Any]:
         (after.step, after.epoch, after.cursor, after.waiting.tolist()),
         *[(array.dtype, array.shape, array.tolist()) for array in arrays],
     ]
+
+
+def count_learned(log: Timelines, config: BatchConfig, instances: Instances, *, last_only: bool = False) -> int:
+    """Number of clicks that must have negatives: all, but for users who have clicked whatever is live.
+
+    In a log without impressions, negatives are checked too: articles of the log that the user never clicks.
+    """
+    rows = [candidates[-1:] if last_only else candidates for candidates in instances.candidates]
+    if log.has_negatives or (log.user_pools >= 0).any():
+        return sum(map(len, rows))
+    live, total = set(log.clicks.values.tolist()), 0
+    for user, candidates in zip(instances.users_U, rows, strict=True):
+        others = live - set(log.clicks[user].tolist())
+        negatives = [set(row) - {PAD_NEWS} for row in candidates[:, 1:].tolist()]
+        assert set().union(*negatives) <= others
+        if len(live) <= 2 * config.negatives + SPARE:  # every live article is drawn
+            assert {len(row) for row in negatives} == {min(len(others), config.negatives)}
+        total += sum(map(bool, negatives))
+    return total
 
 
 Emitted = tuple[list[int], set[int], set[int], list[int]]
@@ -214,8 +234,6 @@ def test_batches_equal_those_of_buckets_filled_one_user_at_a_time(log, tokens, c
 @few
 @given(log=logs(), tokens=lengths, config=configs, plan=plans)
 def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_negatives(log, tokens, config, plan):
-    if not (log.has_negatives or (log.user_pools >= 0).any()):
-        return  # a user may have clicked all that is live, and such clicks have no negatives
     sampler = sampler_of(log, config, plan.seed)
     batches = batches_of(log, tokens, config, plan)
     for epoch in range(EPOCHS):
@@ -224,7 +242,7 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
     for batch in batches:
         instances = sampler.sample(batch.users_B, batch.epoch)
         assert batch.history_BL.shape[1] == instances.candidates.lengths.max()
-        assert batch.num_clicks == len(instances.candidates.values)
+        assert batch.num_clicks == count_learned(log, config, instances)
         for row, (candidates, has_own_negatives) in enumerate(
             zip(instances.candidates, instances.has_own_negatives, strict=True)
         ):
@@ -420,8 +438,6 @@ def test_settings_that_cannot_work_are_refused(wrong, message):
 def test_batches_of_a_fixed_size_have_a_fixed_shape_and_every_instance(
     log, tokens, config, plan, size, autoregressive
 ):
-    if not (log.has_negatives or (log.user_pools >= 0).any()):
-        return  # a user may have clicked all that is live, and such clicks have no negatives
     config = replace(config, size=size, autoregressive=autoregressive, max_clicks_per_batch=40)
     sampler = Sampler(
         log,
@@ -455,9 +471,8 @@ def test_batches_of_a_fixed_size_have_a_fixed_shape_and_every_instance(
             ]
         assert found == wanted
         assert {batch.history_BL.shape[1] for batch in made} == {config.max_clicks}
-        assert sum(batch.num_clicks for batch in made) == len(
-            instances.candidates.values if autoregressive else instances
-        )
+        learned = count_learned(log, config, instances, last_only=not autoregressive)
+        assert sum(batch.num_clicks for batch in made) == learned
 
 
 def batcher_of_epoch(batcher: Batcher) -> Iterator[Batch]:

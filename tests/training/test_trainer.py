@@ -304,7 +304,7 @@ def test_a_short_run_has_metrics_too_and_no_pickle_anywhere(store, config, tmp_p
     assert [line["step"] for line in lines(run) if "tokens_per_second" in line] == [1]
     assert list((run.path / "tensorboard").glob("events.out.tfevents.*"))
     kinds = {path.suffix for path in run.path.rglob("*") if path.is_file() and path.parent.name != "tensorboard"}
-    assert kinds <= {".json", ".jsonl", ".safetensors", ".parquet", ".txt", ""}
+    assert kinds <= {".json", ".jsonl", ".safetensors", ".parquet", ".txt", ".md", ""}
 
 
 def test_a_checkpoint_encodes_articles_as_the_run_does(store, config, tmp_path):

@@ -38,6 +38,7 @@ from speedyfeed.training.loop import Outcome, train
 from speedyfeed.training.losses import LossConfig
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+from speedyfeed.training.trackers import DEFAULT, parse_trackers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +58,8 @@ class Arguments:
     words that it does not know start anew."""
     resume: bool = False
     """Resume the run in RUN with the settings it was started with."""
+    track: str = DEFAULT
+    """Trackers that get the metrics, separated by commas: tensorboard, wandb, mlflow, trackio, or none."""
     json: bool = False
     """Print the outcome of the run as one JSON object."""
     train: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
@@ -84,12 +87,13 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    trackers = parse_trackers(arguments.track)
     with open_process_group() as group:
         store = open_store(arguments.store)
         is_new = group.on_rank_0(lambda: _require_run(arguments, store))
         with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
             try:
-                outcome = train(open_run(arguments.run), store, report, group=group)
+                outcome = train(open_run(arguments.run), store, report, group=group, trackers=trackers)
             except (InputError, OSError) as error:
                 if is_new and not (arguments.run / METRICS).exists():
                     remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again

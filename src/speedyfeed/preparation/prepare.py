@@ -36,6 +36,7 @@ from speedyfeed.files import new_folder
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
+from speedyfeed.preparation.lost_negatives import may_lack_negatives, note_lost_negatives
 from speedyfeed.preparation.splits import write_impressions, write_timelines
 from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, first_paragraphs, write_news
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
@@ -256,6 +257,12 @@ def _build(
     ids = engine.save(numbers.select("news_id", "news"), "ids")
     has_times = all(split.has_times for split in logs.splits)
     counts = _write_splits(engine, sources, ids, folder, report, has_times=has_times)
+    lost = [
+        note
+        for split in logs.splits
+        if may_lack_negatives(counts[split.name])
+        for note in note_lost_negatives(engine, split.name, engine.open(sources.files[split.name]), ids)
+    ]
     if is_to_train:
         _require_users(logs, counts["train"])
         if written.num_empty == len(titles):
@@ -276,7 +283,7 @@ def _build(
         news=news_counts,
         splits=counts,
         vocabulary_size=vocabulary_size,
-        notes=tuple(note for split in logs.splits for note in split.notes()),
+        notes=(*(note for split in logs.splits for note in split.notes()), *lost),
         set_aside=sources.set_aside,
         clicked_and_skipped=num_both,
     )

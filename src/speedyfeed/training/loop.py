@@ -3,6 +3,7 @@
 initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,11 +17,14 @@ from speedyfeed.training.artifacts import best_name, write_model
 from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.metrics import Meter, MetricsFile
-from speedyfeed.training.run_folder import RunFolder
+from speedyfeed.training.run_folder import RunFolder, plain_config
 from speedyfeed.training.schedule import Progress, Schedule
 from speedyfeed.training.signals import Stop, Stopped
+from speedyfeed.training.trackers import DEFAULT
 from speedyfeed.training.trainer import Trainer
 from speedyfeed.training.validation import Validator
+
+log = logging.getLogger(__name__)
 
 Watch = Callable[[Trainer, Batch], None]
 
@@ -63,15 +67,17 @@ def train(
     group: ProcessGroup = SINGLE_PROCESS,
     watch: Watch | None = None,
     callbacks: Sequence[Callback] = (),
+    trackers: Sequence[str] = (DEFAULT,),
 ) -> Outcome:
     """Train from the newest checkpoint, or from the start, until the run ends or a signal asks to stop.
 
     `watch` is called with every batch before it is learned from; its time is not counted. `callbacks` are called
-    on rank 0 after every step, and may stop the run. A run that another process trains is refused.
+    on rank 0 after every step, and may stop the run. `trackers` get the metrics. A run that another process trains
+    is refused.
     """
     lock = group.on_rank_0(lambda: FolderLock(run.path))
     try:
-        return _train(run, store, report, group, watch, callbacks)
+        return _train(run, store, report, group, watch, callbacks, trackers)
     finally:
         if lock is not None:
             lock.release()
@@ -84,6 +90,7 @@ def _train(
     group: ProcessGroup,
     watch: Watch | None,
     callbacks: Sequence[Callback],
+    trackers: Sequence[str],
 ) -> Outcome:
     with Stop() as stop:
         trainer = Trainer(run, store, group)
@@ -95,7 +102,12 @@ def _train(
             return _finished(run, replace(progress, best_auc=best))
         resume_step = -1 if state is None else progress.step
         with (
-            MetricsFile(run.path if group.is_rank_0 else None, resume_step=resume_step) as metrics,
+            MetricsFile(
+                run.path if group.is_rank_0 else None,
+                resume_step=resume_step,
+                trackers=trackers,
+                settings=plain_config(run.config),
+            ) as metrics,
             open_loader(trainer, state) as loader,
         ):
             schedule = Schedule(run.config.train, progress, num_instances=loader.num_instances)
@@ -249,9 +261,12 @@ class _Recorder:
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:
-    """Record the precision in run.json, and load pretrained word vectors into a new run."""
+    """Record the precision, repeat warnings about the store, and load word vectors into a new run."""
     run, group = trainer.run, trainer.group
     group.on_rank_0(lambda: run.note(precision=trainer.precision_fact))
+    for note in trainer.store.manifest.counts.notes if group.is_rank_0 else ():
+        if note.startswith("warning: "):
+            log.warning("%s", note)
     if is_new:
         vectors = trainer.model.news.load_vectors()
         group.on_rank_0(lambda: run.note(word_vectors=vectors))

@@ -1,17 +1,17 @@
-"""Metrics of a run: lines of JSON and TensorBoard events."""
+"""Metrics of a run: lines of JSON, which trackers get too."""
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Self, TextIO
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import Any, Self, TextIO
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.errors import InputError
 from speedyfeed.training.distributed.process_group import Traffic
+from speedyfeed.training.trackers import DEFAULT, TrackedRun, Tracker, open_trackers
 
 METRICS = "metrics.jsonl"
 SECONDS_PER_LINE = 5.0
@@ -81,14 +81,23 @@ class Meter:
 
 
 class MetricsFile:
-    """Appends to `metrics.jsonl` and to the event files of TensorBoard in the run folder."""
+    """Appends to `metrics.jsonl` in the run folder, and to trackers."""
 
-    def __init__(self, folder: Path | None, *, resume_step: int) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        resume_step: int,
+        trackers: Sequence[str] = (DEFAULT,),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Open the files, without lines that a resumed run repeats: those after `resume_step`, and interpolations.
 
-        A `resume_step` of -1 is a new run. Without a folder nothing is written.
+        A `resume_step` of -1 is a new run. Without a folder nothing is written. `settings` are those of the run,
+        which trackers record.
         """
         self._file: TextIO | None = None
+        self._trackers: list[Tracker] = []
         if folder is None:
             return
         path = folder / METRICS
@@ -100,7 +109,8 @@ class MetricsFile:
         partial.write_text("".join(retained), encoding="utf-8")
         os.replace(partial, path)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 closed by __exit__
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1)
+        tracked = TrackedRun(folder=folder, settings=settings or {}, resume_step=resume_step)
+        self._trackers = open_trackers(trackers, tracked)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Write one line to disk, before the next step."""
@@ -108,8 +118,8 @@ class MetricsFile:
             return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+        for tracker in self._trackers:
+            tracker.log(step, values)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +129,8 @@ class MetricsFile:
     ) -> None:
         if self._file is not None:
             self._file.close()
-            self._board.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def load_rates(folder: Path) -> dict[str, float]:
@@ -128,6 +139,11 @@ def load_rates(folder: Path) -> dict[str, float]:
     late = lines[len(lines) // 2 :]
     names = [name for name in lines[0] if all(name in line for line in late)] if lines else []
     return {name: sum(line[name] for line in late) / len(late) for name in names}
+
+
+def load_history(folder: Path) -> list[dict[str, float]]:
+    """Every line of the metrics of a run: its step and whatever was measured then."""
+    return _values(folder / METRICS)
 
 
 def _values(path: Path) -> list[dict[str, float]]:

@@ -19,7 +19,6 @@ FILES = {
     "traindata/ProtoBuf_10.tsv": "U9\tN9&N8\n",
     "traindata/ProtoBuf_2.tsv": "U7\tN3;N5&N1;N2|N4&|&N6\nU8\tN1&N2\n",
     "testdata/impressions/ProtoBuf_0.tsv": "U7\tN3;N5;N4\tN1\tN2;N9\nU8\t\tN2\tN1\n",
-    "testdata/daily_recall/daily_news_1.tsv": "N1\tN2\n",
 }
 
 
@@ -87,3 +86,42 @@ def test_a_broken_line_names_its_file_and_number(log, impression_rows, split, na
 def test_news_without_click_logs_are_an_error(log):
     with pytest.raises(InputError, match=r"found no ProtoBuf_\*\.tsv, expected "):
         speedyrec.open_splits(log({}))
+
+
+DAYS = {
+    "testdata/daily_recall/daily_news_10.tsv": "N1\tN2",
+    "testdata/daily_recall/daily_news_2.tsv": "N1\tN3\tN9\n",
+    "testdata/daily_recall/history_positive_10.tsv": "U7\tN3\tN2\n",
+    "testdata/daily_recall/history_positive_2.tsv": "U7\tN3;N5\tN1;N9\nU8\t\tN3\n",
+}
+
+
+def test_daily_recall_is_a_test_split_whose_days_have_their_articles_as_pools(log, impression_rows):
+    _, _, test = speedyrec.open_splits(log(FILES | DAYS))
+    rows = impression_rows(test)
+    assert without_time(rows) == [
+        ["1", "daily_news_2", [], [], [], ["N1", "N3", "N9"]],
+        ["2", "U7", ["N1", "N9"], [], ["N3", "N5"], None],
+        ["3", "U8", ["N3"], [], [], None],
+        ["4", "daily_news_10", [], [], [], ["N1", "N2"]],
+        ["5", "U7", ["N2"], [], ["N3"], None],
+    ]
+    assert [str(row["time"].date()) for row in rows] == ["2030-01-01"] * 3 + ["2030-01-02"] * 2
+
+
+def test_articles_are_found_in_the_folder_of_their_split(log, news_rows):
+    folder = log(FILES | DAYS)
+    (folder / "DocFeatures.tsv").rename(folder / "traindata" / "DocFeatures.tsv")
+    assert speedyrec.recognises(folder)
+    assert [news_rows(split)[0]["news_id"] for split in speedyrec.open_splits(folder)] == ["N1"] * 3
+    (folder / "testdata" / "DocFeatures.tsv").write_text("N7\tsports\tgolf\tTitle\tAbstract\tBody\n")
+    assert [news_rows(split)[0]["news_id"] for split in speedyrec.open_splits(folder)] == ["N1", "N7", "N7"]
+    shown = [split.name for split in speedyrec.open_splits(folder / "testdata")]
+    assert shown == ["dev", "test"]  # as evaluate takes it
+
+
+def test_clicks_without_articles_are_an_error(log):
+    folder = log(FILES)
+    (folder / "DocFeatures.tsv").unlink()
+    with pytest.raises(InputError, match=r"DocFeatures\.tsv: found no such file, expected DocFeatures\.tsv"):
+        speedyrec.open_splits(folder)
