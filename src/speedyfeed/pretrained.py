@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from speedyfeed import __version__
 from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, load_packer
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
@@ -223,10 +223,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def remedy_for(folder: Path) -> str:
     """Advice on how to get a damaged recommender back: a run can write its model again."""
     if folder.name == "model" and (folder.parent / "run.json").exists():
-        return (
-            f"remove {shlex.quote(str(folder))}, then: speedyfeed train STORE {shlex.quote(str(folder.parent))} "
-            "--resume"
-        )
+        return f"remove {shlex.quote(str(folder))}, then: {command('train', 'STORE', folder.parent, '--resume')}"
     return "save or download it again"
 
 
@@ -236,7 +233,9 @@ def _find(path: str | Path) -> Path:
     if (folder / "model" / CONFIG).exists():
         return folder / "model"
     if (folder / "run.json").exists() and not (folder / "model").exists():
-        raise InputError(f"{path}: the run has not finished; resume: speedyfeed train STORE {path} --resume")
+        raise InputError(
+            f"{path}: the run has not finished; resume: {command('train', 'STORE', path, '--resume')}"
+        )
     if folder.exists():
         return folder
     from huggingface_hub import snapshot_download

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from speedyfeed.cli.main import COMMANDS, main
+from speedyfeed.cli.parser_messages import explain
 
 
 def fails(capsys, *arguments):
@@ -42,7 +43,43 @@ def test_no_library_is_pinned_to_one_version():
 
 def test_an_unknown_option_is_named_once(capsys):
     told = fails(capsys, "train", "store", "run", "--no-such-option", "3")
-    assert told.startswith("speedyfeed: Unrecognized options: --no-such-option, 3")
+    assert told == "speedyfeed: unknown option --no-such-option; see speedyfeed train --help"
+
+
+WRONG_WORDS = {
+    "train": "STORE and RUN are missing",
+    "train s": "RUN is missing",
+    "train s r more": "found more, expected no further argument",
+    "train s r --steps many": "--steps many: expected a whole number or None",
+    "train s r --steps=many": "--steps many: expected a whole number or None",
+    "train s r --lr x --json": "--lr x: expected a number",
+    "train s r --init foo": "--init foo: expected means or random",
+    "train s r --schedule": "--schedule: found no value, expected one",
+    "train s r --stepz 3": "unknown option --stepz, perhaps --steps is meant",
+    "train s r --cache.gradients": "unknown option --cache.gradients, perhaps --cache.no-gradients is meant",
+    "sweep s o --seeds 1 x": "--seeds 1 x: expected a whole number, one or more",
+    "doctor extra": "found extra, expected no further argument",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG_WORDS)
+def test_wrong_words_are_answered_with_option_value_and_what_is_expected(typed, capsys):
+    command = typed.split()[0]
+    line = fails(capsys, *typed.split())
+    assert line == f"speedyfeed: {WRONG_WORDS[typed]}; see speedyfeed {command} --help"
+
+
+def test_a_message_of_the_parser_that_is_not_known_is_shown_as_it_is():
+    assert explain("╭─ New ─╮\n│ something else │", [], "speedyfeed train") == "New something else"
+
+
+def test_seconds_of_the_doctor_are_checked(capsys):
+    assert "--seconds nan: expected a number from 0 to 3600" in fails(capsys, "doctor", "--seconds", "nan")
+
+
+def test_commands_to_copy_quote_their_paths(tmp_path, capsys):
+    missing = tmp_path / "my store"
+    assert f"speedyfeed prepare LOGS '{missing}'" in fails(capsys, "train", missing, tmp_path / "run")
 
 
 def test_help_lists_every_command(capsys):

@@ -17,7 +17,7 @@ from speedyfeed.batching.batches import news_lengths
 from speedyfeed.cli.prepare import print_summary
 from speedyfeed.cli.synth import print_newsroom
 from speedyfeed.data.store import Store
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.preparation.prepare import PrepareConfig, prepare
 from speedyfeed.progress import progress_bars
@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> None:
     _print_quality(newsroom, evaluated, outcome)
     _print_speed(folder.config, outcome, path, store)
     _print_user(finished, store)
-    print(f"\nAll metrics: speedyfeed evaluate {path}\nOpen it:     speedyfeed serve {path}")
+    print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
 
 
 def _open_run(path: Path, store: Store, steps: int) -> RunFolder:

@@ -27,6 +27,7 @@ EXTRAS = {
 }
 """Modules that each extra of the package needs."""
 GIGABYTE = 1 << 30
+MAX_SECONDS = 3600
 ROWS, WIDTH = 512, 384  # of the trial step: an encoder layer of the default size on a small batch
 
 
@@ -63,6 +64,8 @@ class Findings:
 
 
 def run(arguments: Arguments) -> None:
+    if not 0 <= arguments.seconds <= MAX_SECONDS:
+        raise InputError(f"--seconds {arguments.seconds}: expected a number from 0 to {MAX_SECONDS}")
     findings = examine(arguments.seconds)
     print(json.dumps(dataclasses.asdict(findings)) if arguments.json else describe(findings))
 

@@ -5,13 +5,15 @@ Example: speedyfeed recommend runs/first --history N12,N7 --k 5
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from speedyfeed.errors import InputError
+from speedyfeed.pretrained import Recommender
 from speedyfeed.run_evaluation import open_finished_run
 
 
@@ -19,8 +21,9 @@ from speedyfeed.run_evaluation import open_finished_run
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a finished run, or name of a recommender on the Hub."""
-    history: str = ""
-    """Ids of the articles the user clicked, oldest first, separated by commas; empty for a new user."""
+    history: UseAppendAction[tuple[str, ...]] = ()
+    """Ids of the articles the user clicked, oldest first, separated by commas; empty for a new user. An id
+    that has a comma is given alone; the option can be repeated."""
     user: str | None = None
     """Id of the user, for recommenders that learn user ids (lstur, npa); others ignore it."""
     k: int = 10
@@ -33,10 +36,16 @@ def run(arguments: Arguments) -> None:
     if arguments.k < 1:
         raise InputError(f"k {arguments.k}: expected at least 1")
     model = open_finished_run(arguments.run).model
-    history = [news_id for news_id in arguments.history.split(",") if news_id]
-    found = model.recommend(history, k=arguments.k, user=arguments.user)
+    found = model.recommend(_ids(arguments.history, model), k=arguments.k, user=arguments.user)
     if arguments.json:
         print(json.dumps({"recommendations": [dataclasses.asdict(one) for one in found]}))
         return
     for one in found:
         print(f"{one.score:8.3f}  {one.news_id:10} {one.category:16} {one.title}")
+
+
+def _ids(history: Sequence[str], model: Recommender) -> list[str]:
+    """Ids of a history as it was typed: a value is one id if there is such an article, else ids and commas."""
+    known = model.catalogue.row if model.catalogue else {}
+    typed = [[value] if value in known else value.split(",") for value in history]
+    return [news_id for ids in typed for one in ids if (news_id := one.strip())]

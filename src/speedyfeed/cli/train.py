@@ -9,7 +9,6 @@ There the same command resumes an interrupted run.
 import dataclasses
 import errno
 import json
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from tyro.conf import Positional, arg
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
-from speedyfeed.errors import InputError, UnwritableError
+from speedyfeed.errors import InputError, UnwritableError, command
 from speedyfeed.files import remove_folder
 from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.news import NewsEncoderConfig
@@ -112,7 +111,7 @@ def _full_disk(error: Exception, run: Path) -> str | None:
 
 def _resume(arguments: Arguments) -> str:
     """Command that resumes the run."""
-    return f"speedyfeed train {shlex.join([str(arguments.store), str(arguments.run)])} --resume"
+    return command("train", arguments.store, arguments.run, "--resume")
 
 
 def _require_run(arguments: Arguments, store: Store) -> bool:
@@ -148,7 +147,7 @@ def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
             "--epochs, a lower --encoder-lr, or more clicks"
         )
     if outcome.is_finished:
-        command = shlex.join(["speedyfeed", "evaluate", str(arguments.run), str(arguments.store)])
-        print(f"{arguments.run} is ready; next: {command}", flush=True)
+        after = command("evaluate", arguments.run, arguments.store)
+        print(f"{arguments.run} is ready; next: {after}", flush=True)
     else:
         print(f"stopped and saved; resume with: {_resume(arguments)}", flush=True)

@@ -23,7 +23,7 @@ from speedyfeed import __version__
 from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
 from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import new_folder, write_json
 from speedyfeed.training.config import RunConfig
 
@@ -166,7 +166,7 @@ def open_run(path: Path) -> RunFolder:
         values = json.loads((path / RUN).read_text("utf-8"))
         is_whole = is_intact(values)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path}: no run here; start one with: speedyfeed train STORE {path}") from error
+        raise InputError(f"{path}: no run here; start one with: {command('train', 'STORE', path)}") from error
     except (ValueError, TypeError) as error:
         raise damaged(path / RUN, AGAIN) from error
     if not is_whole:
