@@ -33,7 +33,7 @@ def synthesize(
     >>> newsroom = speedyfeed.synthesize("logs")
     >>> newsroom.best_auc  # what a perfect ranking would score on the dev split
     """
-    return newsroom.synthesize(Path(folder), config or SynthConfig(), progress)
+    return newsroom.synthesize(folder, config or SynthConfig(), progress)
 
 
 @overload
@@ -76,12 +76,10 @@ def prepare(
     >>> store = speedyfeed.prepare(news_frame, clicks_frame, "store")
     >>> store.num_news, store.splits
     """
-    earlier = None if like is None else Path(like)
     if isinstance(logs, str | Path):
         config = config or PrepareConfig()
-        return preparation.prepare(Path(logs), Path(store), config, report=progress, like=earlier).store
-    path, config = Path(config), settings or PrepareConfig()
-    return prepare_frames(logs, store, path, config, report=progress, like=earlier).store
+        return preparation.prepare(logs, store, config, report=progress, like=like).store
+    return prepare_frames(logs, store, Path(config), settings or PrepareConfig(), report=progress, like=like).store
 
 
 def open_store(path: str | Path) -> Store:
@@ -89,7 +87,7 @@ def open_store(path: str | Path) -> Store:
 
     >>> store = speedyfeed.open_store("store")
     """
-    return stores.open_store(Path(path))
+    return stores.open_store(path)
 
 
 def train(
@@ -115,11 +113,11 @@ def train(
     >>> model.recommend(["N1", "N2"], k=5)
     """
     config = recipes.recipe(config) if isinstance(config, str) else config
-    prepared, path = open_store(store), Path(run)
+    prepared, path = stores.open_store(store), Path(run)
     if is_run_of(path, config, prepared):
         folder = open_run(path)
     else:
-        folder = start_run(path, config, prepared, warm_start=None if warm_start is None else Path(warm_start))
+        folder = start_run(path, config, prepared, warm_start=warm_start)
     return loop.train(folder, prepared, progress, callbacks=callbacks)
 
 
@@ -142,6 +140,6 @@ def evaluate(
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean
     """
-    finished = open_finished_run(Path(run))
-    with open_data(finished, None if data is None else Path(data), split=split, report=progress) as opened:
+    finished = open_finished_run(run)
+    with open_data(finished, data, split=split, report=progress) as opened:
         return evaluate_run(finished, opened, pool=pool, exact=exact, report=progress)

@@ -30,6 +30,7 @@ from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
 from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.packed import Article
 from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
 from speedyfeed.models.users import UserConfig
@@ -66,12 +67,20 @@ class Recommender(RecommenderModule):
     """Articles that it can recommend; None if it was saved without any."""
 
     def encode_news(
-        self, texts: Sequence[str | Sequence[str]], categories: Sequence[str] | None = None
+        self, texts: Sequence[Article], categories: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Encode texts, (texts, dim); a text is a string, or its title, abstract and body.
+        """Encode texts, (texts, dim); a text is a string, or title, abstract and body in order or by name.
 
-        Texts are prepared like the training data. `categories` are their categories; "" is none.
+        Texts are prepared like the training data. `categories` are their categories, one each; "" is none.
+
+        >>> model.encode_news(["Late goal wins the cup", {"title": "Rain", "body": "All week."}])
         """
+        if categories is not None:
+            _require_list(categories, "categories")
+            if len(categories) != len(texts):
+                raise InputError(
+                    f"categories: found {len(categories)} for {len(texts)} texts, expected one for each text"
+                )
         if categories is None or not self.id_maps.categories:
             return self.news.encode(texts)
         indices = lookup_indices(pa.array(categories, pa.string()), self.id_maps.categories)
@@ -87,7 +96,11 @@ class Recommender(RecommenderModule):
         was not seen in training is an unknown user.
         """
         if isinstance(history, np.ndarray):
-            return self._encode_clicks(torch.from_numpy(history), self._user_index(user))
+            if history.ndim != 2 or history.shape[1] != self.news.dim:
+                raise InputError(
+                    f"history: found embeddings of shape {history.shape}, expected (clicks, {self.news.dim})"
+                )
+            return self._encode_clicks(torch.from_numpy(history.astype(np.float32)), self._user_index(user))
         return self._encode_clicks(self._news_for(user)[self._rows(history)], self._user_index(user))
 
     def score(
@@ -195,10 +208,11 @@ class Recommender(RecommenderModule):
 
     def _rows(self, news_ids: Sequence[str]) -> list[int]:
         catalogue = self._require_catalogue()
+        _require_list(news_ids, "articles")
         unknown = [news_id for news_id in news_ids if news_id not in catalogue.row]
         if unknown:
             raise InputError(
-                f"news {', '.join(unknown)}: not among the {len(catalogue):,} articles of the catalogue"
+                f"news {', '.join(map(str, unknown))}: not among the {len(catalogue):,} articles of the catalogue"
             )
         return [catalogue.row[news_id] for news_id in news_ids]
 
@@ -218,6 +232,12 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise damaged(path, remedy_for(path.parent)) from error
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise InputError(f"{path}: holds NaN or Inf; {remedy_for(path.parent)}")
+
+
+def _require_list(words: Sequence[str], name: str) -> None:
+    """Refuse a single text where several are meant, as its letters would be taken for them."""
+    if isinstance(words, str):
+        raise InputError(f"{name} {words!r}: found a single text, expected a list; give [{words!r}]")
 
 
 def remedy_for(folder: Path) -> str:

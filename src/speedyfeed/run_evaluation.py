@@ -81,8 +81,9 @@ class EvaluationData:
         return self.store.load_impressions(self.split)["impression_id"]
 
 
-def open_finished_run(path: Path) -> FinishedRun:
+def open_finished_run(path: str | Path) -> FinishedRun:
     """Load the recommender of a finished run, or one that was saved in a folder or on the Hub."""
+    path = Path(path)
     model = Recommender.from_pretrained(path)
     if not isinstance(model.news.packer, Articles):
         raise InputError(
@@ -95,7 +96,7 @@ def open_finished_run(path: Path) -> FinishedRun:
 @contextmanager
 def open_data(
     finished: FinishedRun,
-    path: Path | None,
+    path: str | Path | None,
     *,
     split: str | None = None,
     format: str | None = None,
@@ -107,6 +108,7 @@ def open_data(
     Without a path, it is a split of the store that the run was trained on. Without `split`, it is the first of
     `prefer` that exists.
     """
+    path = None if path is None else Path(path)
     if path is not None and not (path / MANIFEST).exists():
         with TemporaryDirectory(prefix="speedyfeed-") as folder:
             rules = finished.articles.rules

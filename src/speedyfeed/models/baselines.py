@@ -57,6 +57,8 @@ class WordConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.glove is not None:
+            object.__setattr__(self, "glove", Path(self.glove))  # text, from Python or from a file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,6 +92,8 @@ class NewsEncoderConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.frozen_file is not None:
+            object.__setattr__(self, "frozen_file", Path(self.frozen_file))  # text, from Python or from a file
 
 
 class NewsEncoder(NewsModule):

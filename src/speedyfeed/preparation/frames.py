@@ -29,7 +29,7 @@ def prepare_frames(
     engine_config: EngineConfig | None = None,
     report: Report = silent,
     *,
-    like: Path | None = None,
+    like: str | Path | None = None,
 ) -> Prepared:
     """Make the store of two frames, or open it when it exists and is up to date.
 

@@ -81,19 +81,20 @@ class Prepared:
 
 
 def prepare(
-    logs_path: Path,
-    store_path: Path,
+    logs_path: str | Path,
+    store_path: str | Path,
     config: PrepareConfig,
     engine_config: EngineConfig | None = None,
     report: Report = silent,
     *,
-    like: Path | None = None,
+    like: str | Path | None = None,
 ) -> Prepared:
     """Make the store of a log, or open it when it exists and is up to date.
 
     With `like`, text rules, document frequencies and word vocabulary are those of that store, so that models
     trained on it can read the new one.
     """
+    logs_path, store_path = Path(logs_path), Path(store_path)
     options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
     logs = open_logs(logs_path, config.format, options)
     if logs.options is None and options != ReaderOptions():

@@ -135,18 +135,21 @@ class RunFolder:
             )
 
 
-def start_run(path: Path, config: RunConfig, store: Store, *, warm_start: Path | None = None) -> RunFolder:
+def start_run(
+    path: str | Path, config: RunConfig, store: Store, *, warm_start: str | Path | None = None
+) -> RunFolder:
     """Create a run folder; a folder that holds a run already is refused.
 
     `warm_start` is a finished run whose weights the new one begins with.
     """
+    path = Path(path)
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
     facts = RunFacts(
         config=config,
         store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
         text=store.text_facts,
-        warm_start=None if warm_start is None else str(_absolute(warm_start)),
+        warm_start=None if warm_start is None else str(_absolute(Path(warm_start))),
     )
     with new_folder(path) as folder:
         write_json(folder / RUN, seal(facts.to_json()))
@@ -160,8 +163,9 @@ def _absolute(path: Path) -> Path:
     return path.resolve() if path.exists() else path
 
 
-def open_run(path: Path) -> RunFolder:
+def open_run(path: str | Path) -> RunFolder:
     """Open an existing run folder."""
+    path = Path(path)
     try:
         values = json.loads((path / RUN).read_text("utf-8"))
         is_whole = is_intact(values)
