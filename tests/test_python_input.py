@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig, WordConfig
 from speedyfeed.models.packed import article_parts
 from speedyfeed.retrieval.index import ExactIndex
 from speedyfeed.retrieval.storage import open_index

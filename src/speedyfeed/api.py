@@ -11,12 +11,13 @@ from speedyfeed import recipes
 from speedyfeed.data import store as stores
 from speedyfeed.data.store import Store
 from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.preparation import prepare as preparation
+from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.frames import prepare_frames
-from speedyfeed.preparation.prepare import PrepareConfig
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
-from speedyfeed.run_evaluation import Pool, evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
@@ -125,7 +126,7 @@ def evaluate(
     run: str | Path,
     data: str | Path | None = None,
     *,
-    split: Literal["dev", "test"] | None = None,
+    split: Literal["dev", "test", "valid"] | None = None,
     pool: Pool | None = None,
     exact: bool = False,
     progress: Progress = silent,
@@ -133,9 +134,9 @@ def evaluate(
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
     `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
-    is no dev. Recall searches a pool, less what the user has clicked before: the candidates of the day, those of
-    the split, or all articles; by default the day, or all articles in a log of clicks without impressions. It uses
-    an HNSW index or, if `exact`, scores all of them.
+    is no dev; valid is the split by which training chose the model. Recall searches a pool, less what the user has
+    clicked before: the candidates of the day, those of the split, or all articles; by default the day, or all
+    articles in a log of clicks without impressions. It uses an HNSW index or, if `exact`, scores all of them.
 
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean

@@ -26,14 +26,12 @@ from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, load_packer
 from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
-from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
+from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
-from speedyfeed.models.news import NewsEncoderConfig
 from speedyfeed.models.packed import Article
 from speedyfeed.models.plm import build_encoder, load_config
-from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.tokenizers import load_tokenizer
 
 CONFIG = "recommender.json"
@@ -150,11 +148,7 @@ class Recommender(RecommenderModule):
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":
         """Load a recommender from a finished run, from a folder that `save_pretrained` wrote, or from the Hub."""
-        folder = _find(path)
-        if not (folder / CONFIG).exists():
-            raise InputError(
-                f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender"
-            )
+        folder = find_recommender(path)
         verify_checksums(folder, remedy_for(folder))
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
@@ -166,7 +160,7 @@ class Recommender(RecommenderModule):
             )
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: holds no recommender of this version ({error})") from error
+            raise _other_version(folder, f"settings that this one does not know ({error})") from error
         encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_weights(model, folder / WEIGHTS)
@@ -227,11 +221,28 @@ class Recommender(RecommenderModule):
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load weights that `save_pretrained` wrote; a file that cannot be read, or holds NaN or Inf, is refused."""
     try:
-        load_model(model, str(path))
-    except (SafetensorError, RuntimeError) as error:
+        missing, unexpected = load_model(model, str(path), strict=False)
+    except SafetensorError as error:
         raise damaged(path, remedy_for(path.parent)) from error
+    except RuntimeError as error:
+        raise _other_version(path.parent, "weights of other shapes") from error
+    if missing or unexpected:
+        found = [f"no weights {name}" for name in sorted(missing)] + [f"weights {name}" for name in unexpected]
+        raise _other_version(path.parent, found[0])
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise InputError(f"{path}: holds NaN or Inf; {remedy_for(path.parent)}")
+
+
+def _other_version(folder: Path, found: str) -> InputError:
+    """Error for an intact recommender that this version cannot load."""
+    try:
+        version = json.loads((folder / CONFIG).read_text("utf-8"))["speedyfeed"]
+    except (OSError, KeyError, TypeError, ValueError):
+        version = "of an unknown version"
+    return InputError(
+        f"{folder}: was saved by speedyfeed {version}, this is {__version__}: found {found}; train it again, or "
+        "use it with the version that saved it"
+    )
 
 
 def _require_list(words: Sequence[str], name: str) -> None:
@@ -247,7 +258,7 @@ def remedy_for(folder: Path) -> str:
     return "save or download it again"
 
 
-def _find(path: str | Path) -> Path:
+def find_recommender(path: str | Path) -> Path:
     """Find the folder of a recommender: the `model` folder of a run, the folder itself, or a download."""
     folder = Path(path)
     if (folder / "model" / CONFIG).exists():
@@ -256,8 +267,10 @@ def _find(path: str | Path) -> Path:
         raise InputError(
             f"{path}: the run has not finished; resume: {command('train', 'STORE', path, '--resume')}"
         )
-    if folder.exists():
+    if (folder / CONFIG).exists():
         return folder
+    if folder.exists():
+        raise InputError(f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender")
     from huggingface_hub import snapshot_download
 
     try:

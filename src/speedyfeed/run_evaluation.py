@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
+from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
@@ -39,10 +39,8 @@ from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.storage import cached_in
-from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
+from speedyfeed.training.run_folder import RUN, fingerprint, open_run
 
-Pool = Literal["split", "day", "all"]
-"""Articles that recall searches: candidates of the split, candidates of the impression's day, or all articles."""
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
 _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
@@ -285,13 +283,14 @@ def _open_news(model: Recommender, data: EvaluationData) -> PackedNews:
 
 
 def _training_store(path: Path) -> Store | None:
-    """The store that a run was trained on; None if it is missing or has changed."""
-    try:
-        run: RunFolder = open_run(path)
-        store_path = Path(run.facts.store.path)
-        return open_store(store_path) if fingerprint(store_path) == run.facts.store.fingerprint else None
-    except InputError:
+    """The store that a run was trained on; None if it is missing or has changed. Damaged files raise an error."""
+    if not (path / RUN).exists():
         return None
+    facts = open_run(path).facts.store
+    store_path = Path(facts.path)
+    if not (store_path / MANIFEST).exists() or fingerprint(store_path) != facts.fingerprint:
+        return None
+    return open_store(store_path)
 
 
 def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:

@@ -11,6 +11,8 @@ import pytest
 
 from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.cli.parser_messages import explain
+from tests.conftest import NEWS as LOGGED
+from tests.conftest import TRAIN, write_mind_split
 
 
 def fails(capsys, *arguments):
@@ -75,6 +77,42 @@ def test_a_message_of_the_parser_that_is_not_known_is_shown_as_it_is():
 
 def test_seconds_of_the_doctor_are_checked(capsys):
     assert "--seconds nan: expected a number from 0 to 3600" in fails(capsys, "doctor", "--seconds", "nan")
+
+
+WRONG_PATHS = {
+    "check {nope}": "neither a store nor a run nor a saved recommender; check the path",
+    "export {nope} {out} --embeddings": "no such folder, and no such model on the Hub",
+    "export {nope} {out}": "found nothing to export, expected --embeddings",
+    "prepare {logs} {out} --like {nope}": "not a store",
+    "prepare {logs} {out} --validation 0.9": "validation 0.9: expected a number from 0 to 0.5",
+    "train {nope} {out}": "not a store",
+    "train {store} {out} --from {nope}": "no such folder, and no such model on the Hub",
+    "train {store} {out} --from {logs}": "holds no recommender (recommender.json)",
+    "train {store} {out} --resume": "no run here",
+    "profile {nope}": "not a store",
+    "sweep {nope} {out}": "not a store",
+    "evaluate {nope}": "no such folder, and no such model on the Hub",
+    "compare {nope} {nope}": "no such folder, and no such model on the Hub",
+    "recommend {nope}": "no such folder, and no such model on the Hub",
+    "rank {nope} {logs} {out}": "no such folder, and no such model on the Hub",
+    "rank --check {nope}": "nope",
+    "serve {nope}": "no such folder",
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("places")
+    write_mind_split(folder / "logs" / "train", LOGGED, TRAIN)
+    main(["prepare", str(folder / "logs"), str(folder / "store"), "--validation", "0"])
+    return {"logs": folder / "logs", "store": folder / "store", "nope": folder / "nope" / "nope" / "nope"}
+
+
+@pytest.mark.parametrize("typed", WRONG_PATHS)
+def test_wrong_paths_are_one_line_and_nothing_is_written(typed, places, tmp_path, capsys):
+    words = typed.format(**places, out=tmp_path / "out").split()
+    assert WRONG_PATHS[typed] in fails(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_commands_to_copy_quote_their_paths(tmp_path, capsys):
@@ -175,3 +213,17 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(monkeypatch, capsys
         main(["prepare"])
     assert stop.value.code == 130
     assert capsys.readouterr().err == "speedyfeed: stopped\n"
+
+
+def test_help_and_wrong_options_load_no_heavy_library():
+    code = """
+import contextlib, io, sys
+from speedyfeed.cli.main import COMMANDS, main
+for command in COMMANDS:
+    for option in ("--help", "--no-such-option"):
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            main([command, option])
+print([name for name in ("torch", "transformers", "ibis", "duckdb", "usearch", "fastapi") if name in sys.modules])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from speedyfeed.cli import recommend
 from speedyfeed.cli.main import main
 from speedyfeed.pretrained import Recommendation
 
@@ -33,7 +32,7 @@ class Echo:
     ],
 )
 def test_ids_are_separated_by_commas_or_repeated(typed, expected, monkeypatch, capsys):
-    monkeypatch.setattr(recommend, "open_finished_run", lambda path: SimpleNamespace(model=Echo()))
+    monkeypatch.setattr("speedyfeed.run_evaluation.open_finished_run", lambda path: SimpleNamespace(model=Echo()))
     main(["recommend", "run", "--json", *(word for value in typed for word in ("--history", value))])
     found = json.loads(capsys.readouterr().out)["recommendations"]
     assert [one["news_id"] for one in found] == expected

@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.training.losses import (
-    BIAS_SCALE,
-    ClickLoss,
-    LossConfig,
-    in_batch_loss,
-    log_popularity,
-    next_click_loss,
-)
+from speedyfeed.training.config import LossConfig
+from speedyfeed.training.losses import BIAS_SCALE, ClickLoss, in_batch_loss, log_popularity, next_click_loss
 
 DIM = 5
 

@@ -8,13 +8,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
 from speedyfeed.errors import InputError
-from speedyfeed.pretrained import Recommender
-from speedyfeed.run_evaluation import open_finished_run
+
+if TYPE_CHECKING:
+    from speedyfeed.pretrained import Recommender
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.run_evaluation import open_finished_run
+
     if arguments.k < 1:
         raise InputError(f"k {arguments.k}: expected at least 1")
     model = open_finished_run(arguments.run).model
@@ -44,7 +47,7 @@ def run(arguments: Arguments) -> None:
         print(f"{one.score:8.3f}  {one.news_id:10} {one.category:16} {one.title}")
 
 
-def _ids(history: Sequence[str], model: Recommender) -> list[str]:
+def _ids(history: Sequence[str], model: "Recommender") -> list[str]:
     """Ids of a history as it was typed: a value is one id if there is such an article, else ids and commas."""
     known = model.catalogue.row if model.catalogue else {}
     typed = [[value] if value in known else value.split(",") for value in history]

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -26,17 +26,13 @@ from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError, UnwritableError, command
 from speedyfeed.files import remove_folder
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
-from speedyfeed.training.config import RunConfig, TrainConfig
-from speedyfeed.training.distributed.process_group import is_under_torchrun, open_process_group
-from speedyfeed.training.loop import Outcome, train
-from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from speedyfeed.training.loop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +79,11 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.training.distributed.process_group import open_process_group
+    from speedyfeed.training.loop import train
+    from speedyfeed.training.metrics import METRICS
+    from speedyfeed.training.run_folder import open_run
+
     with open_process_group() as group:
         store = open_store(arguments.store)
         is_new = group.on_rank_0(lambda: _require_run(arguments, store))
@@ -116,6 +117,9 @@ def _resume(arguments: Arguments) -> str:
 
 def _require_run(arguments: Arguments, store: Store) -> bool:
     """Make sure that the run folder exists: create it, or find the run to resume; return whether it is new."""
+    from speedyfeed.training.distributed.process_group import is_under_torchrun
+    from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+
     if arguments.resume:
         is_changed = arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow)
         if is_changed or arguments.warm_start is not None:
@@ -128,7 +132,7 @@ def _require_run(arguments: Arguments, store: Store) -> bool:
     return False
 
 
-def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
+def print_outcome(outcome: "Outcome", arguments: Arguments) -> None:
     """Print how far the run came, and the next command."""
     progress = outcome.progress
     if arguments.json:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from speedyfeed.models.base import NewsModule
-from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
+from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordEncoder
+from speedyfeed.models.config import WordConfig
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.packed import PackedNews

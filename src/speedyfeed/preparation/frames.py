@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.engine import EngineConfig
-from speedyfeed.preparation.prepare import PrepareConfig, Prepared, prepare
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
+from speedyfeed.preparation.prepare import Prepared, prepare
 from speedyfeed.progress import Report, silent
 
 

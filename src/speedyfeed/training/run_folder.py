@@ -25,6 +25,7 @@ from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError, command
 from speedyfeed.files import new_folder, write_json
+from speedyfeed.pretrained import find_recommender
 from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
@@ -145,6 +146,8 @@ def start_run(
     path = Path(path)
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
+    if warm_start is not None:
+        find_recommender(warm_start)
     facts = RunFacts(
         config=config,
         store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
