@@ -209,6 +209,13 @@ def test_check_reads_every_file(made, copy, capsys):
     assert "training.safetensors: is damaged" in capsys.readouterr().err
 
 
+def test_check_misses_initial_weights(copy, capsys):
+    (copy / "initial.safetensors").unlink()
+    with pytest.raises(SystemExit):
+        main(["check", str(copy)])
+    assert "initial.safetensors: is missing" in capsys.readouterr().err
+
+
 def test_an_unexpected_error_is_blamed_on_the_damage_behind_it(copy, monkeypatch, capsys):
     flip(next((copy / "checkpoints").glob("*/training.safetensors")))
 
