@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +40,7 @@ _SEEN = {"impression_id": [1], "user_id": [7], "impression_time": [TIME], "artic
 _ARTICLES = {"article_id": [101, 102], "title": ["A", "B"], "subtitle": ["", ""], "body": ["", "c"]}
 _KINDS = {"category_str": ["sport", "news"], "subcategory": [[1], [2]]}
 
-Sample = Mapping[str, str | dict[str, list[object]]]
+Sample = Mapping[str, str | Mapping[str, Any]]
 """Files of a log by name: text, or the columns of a Parquet file."""
 
 SAMPLES: Mapping[str, Sample] = {
@@ -73,7 +73,7 @@ SAMPLES: Mapping[str, Sample] = {
     },
 }
 
-WORDS = (
+WORDS: tuple[bytes, ...] = (
     b"\t",
     b"\n",
     b"\r\n",
@@ -208,7 +208,7 @@ def write_sample(folder: Path, sample: Sample) -> None:
         if isinstance(content, str):
             path.write_text(content, encoding="utf-8")
         else:
-            pq.write_table(pa.table(content), path)
+            pq.write_table(pa.table(dict(content)), path)
 
 
 def read_all(folder: Path, format: str) -> int:
