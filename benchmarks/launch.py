@@ -10,7 +10,8 @@ from pathlib import Path
 
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,7 +28,10 @@ BENCHMARKS = {
     "ablation": Benchmark("quality.ablation", "AUC without bus, without cache and without refinement"),
     "ranks": Benchmark("speed.ranks", "cost of a step on 1, 2 and 4 ranks, and a model of many devices"),
     "kills": Benchmark("robustness.kills", "runs in which a rank is killed: cost, and whether anything is lost"),
-    "all": Benchmark("report", "all of these but ranks and kills, as one report with figures"),
+    "faults": Benchmark("robustness.faults", "damaged files of stores and runs: refused in one line, or harmless"),
+    "fuzz": Benchmark("robustness.fuzz", "mutated log files: read, or refused in one line"),
+    "sudden": Benchmark("robustness.sudden", "every command killed at random moments: nothing lost or half-made"),
+    "all": Benchmark("report", "all of these but ranks and robustness, as one report with figures"),
 }
 
 

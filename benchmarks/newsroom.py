@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speedyfeed.data.store import Store, open_store
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.synthetic.newsroom import SHAPES

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from speedyfeed.checksums import is_intact, seal, verify_checksums, write_checksums
+from speedyfeed.checksums import SHARED_BYTES, is_intact, seal, share_equal, verify_checksums, write_checksums
 from speedyfeed.errors import InputError
 
 
@@ -60,3 +60,21 @@ def test_a_sealed_object_survives_json_and_no_change():
     assert is_intact(value)
     assert not is_intact(sealed | {"b": [1, 2.5, 0]})
     assert not is_intact(sealed | {"c": 1})
+
+
+def test_equal_files_are_shared_and_damaged_twins_are_not(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+        (folder / "same.bin").write_bytes(b"x" * SHARED_BYTES)
+        (folder / "small.bin").write_bytes(b"x")
+        (folder / "twin.bin").write_bytes(b"y" * SHARED_BYTES)
+        (folder / "other.bin").write_bytes(folder.name.encode() * SHARED_BYTES)
+        write_checksums(folder)
+    (theirs / "twin.bin").write_bytes(b"z" * SHARED_BYTES)  # damaged after it was recorded
+    for _ in range(2):  # the second time it is shared already
+        share_equal(ours, [tmp_path / "nothing here", theirs])
+    assert len(list(ours.iterdir())) == 5
+    shared = {file.name for file in ours.iterdir() if file.samefile(theirs / file.name)}
+    assert shared == {"same.bin"}
+    verify_checksums(ours, "")

@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from speedyfeed.cli.main import main
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import SynthConfig, synthesize
@@ -107,6 +108,45 @@ def test_numbers_that_are_none_are_never_served(copy, name):
         Recommender.from_pretrained(copy)
 
 
+def test_a_model_of_another_version_is_not_called_damaged(copy):
+    (copy / "model" / "checksums.json").unlink()
+    tensors = load_file(copy / "model" / "model.safetensors")
+    name = sorted(tensors)[-1]
+    save_file({key: value for key, value in tensors.items() if key != name}, copy / "model" / "model.safetensors")
+    with pytest.raises(InputError, match=rf"was saved by speedyfeed .*: found no weights {name}; train it again"):
+        Recommender.from_pretrained(copy)
+
+
+def test_settings_of_another_version_are_said_to_be_so(copy):
+    (copy / "model" / "checksums.json").unlink()
+    settings = copy / "model" / "recommender.json"
+    settings.write_text(settings.read_text("utf-8").replace('"dim"', '"width"'), "utf-8")
+    with pytest.raises(InputError, match=r"was saved by speedyfeed .* settings that this one does not know"):
+        Recommender.from_pretrained(copy)
+
+
+def test_equal_weights_of_a_run_take_room_once(made):
+    (best,) = (made / "run" / "best").glob("step-*/model.safetensors")
+    assert best.samefile(made / "run" / "model" / "model.safetensors")
+
+
+def test_the_validation_split_is_evaluated_when_asked_for(made, capsys):
+    main(["evaluate", str(made / "run"), "--split", "valid"])
+    told = capsys.readouterr().out
+    assert told.startswith("valid: ")
+    assert "training chose the model by this split" in told
+
+
+def test_damage_to_the_store_is_named_when_a_run_is_evaluated(made, copy, tmp_path, capsys):
+    shutil.copytree(made / "store", tmp_path / "store")
+    run = open_run(copy)
+    run.note(store=replace(run.facts.store, path=str(tmp_path / "store")))
+    flip(tmp_path / "store" / "dev" / "labels.npy")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(copy)])
+    assert "labels.npy: is damaged" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["training.safetensors", "state.json", "model/model.safetensors"])
 def test_a_damaged_checkpoint_is_passed_over(made, copy, damage, name, caplog):
@@ -168,6 +208,13 @@ def test_check_reads_every_file(made, copy, capsys):
         main(["check", str(copy)])
     assert stop.value.code == 2
     assert "training.safetensors: is damaged" in capsys.readouterr().err
+
+
+def test_check_misses_initial_weights(copy, capsys):
+    (copy / "initial.safetensors").unlink()
+    with pytest.raises(SystemExit):
+        main(["check", str(copy)])
+    assert "initial.safetensors: is missing" in capsys.readouterr().err
 
 
 def test_an_unexpected_error_is_blamed_on_the_damage_behind_it(copy, monkeypatch, capsys):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from tests import forked
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -11,8 +11,9 @@ import torch
 from speedyfeed.cli.main import main
 from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.packed import pack_texts
+from speedyfeed.preparation.config import TextConfig
 from speedyfeed.preparation.refine import BM25_K1
-from speedyfeed.preparation.text import SEGMENT_WORDS, TextConfig
+from speedyfeed.preparation.text import SEGMENT_WORDS
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import RECIPES, recipe
 from tests.models.test_unilm import published, write

@@ -9,16 +9,11 @@ from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
-from speedyfeed.preparation.engine import EngineConfig
-from speedyfeed.preparation.prepare import PrepareConfig
-from speedyfeed.profile import ProfileConfig
-from speedyfeed.sweep.table import SweepConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
+from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.synthetic import SynthConfig
-from speedyfeed.training.config import TrainConfig
-from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.config import LossConfig, ProfileConfig, TrainConfig
 
 CONFIGS = (
     BatchConfig,

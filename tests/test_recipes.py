@@ -9,7 +9,8 @@ from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
 from speedyfeed.serving.feed import Query, open_feed
 from speedyfeed.serving.micro_batcher import MicroBatcher

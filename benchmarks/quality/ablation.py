@@ -16,11 +16,13 @@ from speedyfeed.data.store import Store, open_store
 from speedyfeed.drawing import ACCENT, DARK, new_figure, save
 from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.config import Limits
 from speedyfeed.sweep.summary import Difference, Spread, compare_trials
-from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials, trial_path
+from speedyfeed.sweep.trials import Trial, Variant, run_trials, trial_path
 from speedyfeed.training.config import RunConfig
 
 METRICS = ("auc", "recall@50", "recall@100")

@@ -18,8 +18,9 @@ from speedyfeed.drawing import ACCENT, DARK, new_figures, save
 from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.config import Limits
 from speedyfeed.sweep.summary import Difference, Spread, compare_trials
-from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials, trial_path
+from speedyfeed.sweep.trials import Trial, Variant, run_trials, trial_path
 
 METRICS = ("auc", "recall@50", "recall@100")
 

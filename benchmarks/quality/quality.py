@@ -15,8 +15,9 @@ from benchmarks.newsroom import WORK
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.recipes import conventional, recipe
+from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.sweep.figures import draw_sweep
-from speedyfeed.sweep.table import Sweep, SweepConfig, run_sweep, sweep_table
+from speedyfeed.sweep.table import Sweep, run_sweep, sweep_table
 from speedyfeed.sweep.variants import is_encoder_name, with_encoder
 from speedyfeed.training.config import RunConfig
 

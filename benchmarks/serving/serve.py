@@ -26,7 +26,7 @@ import torch
 from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.models.catalogue import Catalogue
-from speedyfeed.models.recommender import RecommenderConfig
+from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.synthetic import SynthConfig, synthesize
 

@@ -20,7 +20,8 @@ from benchmarks.harness import time_in_turn
 from speedyfeed.drawing import DARK, LIGHT, new_figure, save
 from speedyfeed.markdown import table
 from speedyfeed.models.bus import Layout, build_layout
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder
 

@@ -16,7 +16,8 @@ from benchmarks.harness import memory
 from benchmarks.newsroom import WORK, make_logs, paper_shaped
 from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figures, save
 from speedyfeed.markdown import table
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.progress import progress_bars
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from benchmarks.newsroom import store_of
 from speedyfeed.drawing import ACCENT, DARK, LIGHT, new_figure, save
-from speedyfeed.profile import BACKWARD, FORWARD, WAIT, Profile, ProfileConfig, profile, profile_table
+from speedyfeed.profile import BACKWARD, FORWARD, WAIT, Profile, profile, profile_table
 from speedyfeed.progress import progress_bars
+from speedyfeed.training.config import ProfileConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

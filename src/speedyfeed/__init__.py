@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from speedyfeed.api import evaluate, open_store, prepare, synthesize, train
     from speedyfeed.errors import InputError
     from speedyfeed.evaluation.evaluate import Report
-    from speedyfeed.preparation.prepare import PrepareConfig
+    from speedyfeed.preparation.config import PrepareConfig
     from speedyfeed.pretrained import Recommendation, Recommender
     from speedyfeed.recipes import recipe
     from speedyfeed.retrieval.hnsw import HnswIndex

@@ -15,13 +15,14 @@ from speedyfeed.data import store as stores
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.preparation import prepare as preparation
+from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.frames import prepare_frames
-from speedyfeed.preparation.prepare import PrepareConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import silent
-from speedyfeed.run_evaluation import Pool, evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop
@@ -43,7 +44,7 @@ def synthesize(
     >>> newsroom = speedyfeed.synthesize("logs")
     >>> newsroom.best_auc  # what a perfect ranking would score on the dev split
     """
-    return newsroom.synthesize(Path(folder), config or SynthConfig(), progress)
+    return newsroom.synthesize(folder, config or SynthConfig(), progress)
 
 
 @overload
@@ -86,12 +87,10 @@ def prepare(
     >>> store = speedyfeed.prepare(news_frame, clicks_frame, "store")
     >>> store.num_news, store.splits
     """
-    earlier = None if like is None else Path(like)
     if isinstance(logs, str | Path):
         config = config or PrepareConfig()
-        return preparation.prepare(Path(logs), Path(store), config, report=progress, like=earlier).store
-    path, config = Path(config), settings or PrepareConfig()
-    return prepare_frames(logs, store, path, config, report=progress, like=earlier).store
+        return preparation.prepare(logs, store, config, report=progress, like=like).store
+    return prepare_frames(logs, store, Path(config), settings or PrepareConfig(), report=progress, like=like).store
 
 
 def open_store(path: str | Path) -> Store:
@@ -99,7 +98,7 @@ def open_store(path: str | Path) -> Store:
 
     >>> store = speedyfeed.open_store("store")
     """
-    return stores.open_store(Path(path))
+    return stores.open_store(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +164,11 @@ def train(
     """
     trackers = parse_trackers(track)
     config = recipes.recipe(config) if isinstance(config, str) else config
-    prepared, path = open_store(store), Path(run)
+    prepared, path = stores.open_store(store), Path(run)
     if is_run_of(path, config, prepared):
         folder = open_run(path)
     else:
-        folder = start_run(path, config, prepared, warm_start=None if warm_start is None else Path(warm_start))
+        folder = start_run(path, config, prepared, warm_start=warm_start)
     outcome = loop.train(folder, prepared, progress, callbacks=callbacks, trackers=trackers)
     facts = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(outcome)}
     return Run(path=path, **facts)
@@ -179,7 +178,7 @@ def evaluate(
     run: str | Path,
     data: str | Path | None = None,
     *,
-    split: Literal["dev", "test"] | None = None,
+    split: Literal["dev", "test", "valid"] | None = None,
     pool: Pool | None = None,
     exact: bool = False,
     progress: Progress = silent,
@@ -187,13 +186,13 @@ def evaluate(
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
     `data` is a store or raw logs, by default the store of the run. `split` is by default dev, or test where there
-    is no dev. Recall searches a pool, less what the user has clicked before: the candidates of the day, those of
-    the split, or all articles; by default the day, or all articles in a log of clicks without impressions. It uses
-    an HNSW index or, if `exact`, scores all of them.
+    is no dev; valid is the split by which training chose the model. Recall searches a pool, less what the user has
+    clicked before: the candidates of the day, those of the split, or all articles; by default the day, or all
+    articles in a log of clicks without impressions. It uses an HNSW index or, if `exact`, scores all of them.
 
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean
     """
-    finished = open_finished_run(Path(run))
-    with open_data(finished, None if data is None else Path(data), split=split, report=progress) as opened:
+    finished = open_finished_run(run)
+    with open_data(finished, data, split=split, report=progress) as opened:
         return evaluate_run(finished, opened, pool=pool, exact=exact, report=progress)

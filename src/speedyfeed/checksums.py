@@ -6,6 +6,7 @@ FOLDER/checksums.json   {"model.safetensors": "9f86d0...", ...}: SHA-256 of the 
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from speedyfeed.errors import InputError
 
 CHECKSUMS = "checksums.json"
 SEAL = "sha256"
+SHARED_BYTES = 1 << 16
+"""Size from which equal files share their room on disk."""
 
 
 def sha256(path: Path) -> str:
@@ -47,6 +50,36 @@ def verify_checksums(folder: Path, remedy: str) -> None:
             raise InputError(f"{file}: is missing; {remedy}")
         if sha256(file) != expected:
             raise damaged(file, remedy)
+
+
+def share_equal(folder: Path, others: Iterable[Path]) -> None:
+    """Replace files of a folder by hard links to equal ones of other folders, so that they take room once.
+
+    Equal are files of the same name and recorded checksum; the other file is read to be sure. Files of a run are
+    replaced, never changed in place, so that a link is as good as a copy. Without links in the system, both stay.
+    """
+    own = _recorded(folder)
+    for other in others:
+        for name, value in _recorded(other).items():
+            file, twin = folder / name, other / name
+            if own.get(name) != value or not twin.is_file() or twin.stat().st_size < SHARED_BYTES:
+                continue
+            if file.samefile(twin) or sha256(twin) != value:
+                continue
+            link = file.with_name(f".{file.name}.link")
+            try:
+                os.link(twin, link)
+            except OSError:
+                return
+            link.replace(file)
+
+
+def _recorded(folder: Path) -> dict[str, str]:
+    """Checksums of a folder by file name; none where they cannot be read."""
+    try:
+        return dict(json.loads((folder / CHECKSUMS).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def damaged(path: Path, remedy: str) -> InputError:

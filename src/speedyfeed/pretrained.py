@@ -24,16 +24,15 @@ from torch import Tensor, nn
 from speedyfeed import __version__
 from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, Articles, load_packer
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
 from speedyfeed.model_card import CardFacts, write_card
-from speedyfeed.models.baselines import WordConfig
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
+from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
-from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.packed import Article
 from speedyfeed.models.plm import build_encoder, load_config
-from speedyfeed.models.recommender import RecommenderConfig, RecommenderModule
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.retrieval.interests import group_clicks
 from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserSections, popularity_weight, retrieval_size
 from speedyfeed.retrieval.rerank import rerank as rerank_candidates
@@ -79,12 +78,20 @@ class Recommender(RecommenderModule):
     """Articles that it can recommend; None if it was saved without any."""
 
     def encode_news(
-        self, texts: Sequence[str | Sequence[str]], categories: Sequence[str] | None = None
+        self, texts: Sequence[Article], categories: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Encode texts, (texts, dim); a text is a string, or its title, abstract and body.
+        """Encode texts, (texts, dim); a text is a string, or title, abstract and body in order or by name.
 
-        Texts are prepared like the training data. `categories` are their categories; "" is none.
+        Texts are prepared like the training data. `categories` are their categories, one each; "" is none.
+
+        >>> model.encode_news(["Late goal wins the cup", {"title": "Rain", "body": "All week."}])
         """
+        if categories is not None:
+            _require_list(categories, "categories")
+            if len(categories) != len(texts):
+                raise InputError(
+                    f"categories: found {len(categories)} for {len(texts)} texts, expected one for each text"
+                )
         if categories is None or not self.id_maps.categories:
             return self.news.encode(texts)
         indices = lookup_indices(pa.array(categories, pa.string()), self.id_maps.categories)
@@ -103,7 +110,11 @@ class Recommender(RecommenderModule):
         was not seen in training is an unknown user.
         """
         if isinstance(history, np.ndarray):
-            users = self._encode_clicks(torch.from_numpy(history), self._user_index(user))
+            if history.ndim != 2 or history.shape[1] != self.news.dim:
+                raise InputError(
+                    f"history: found embeddings of shape {history.shape}, expected (clicks, {self.news.dim})"
+                )
+            users = self._encode_clicks(torch.from_numpy(history.astype(np.float32)), self._user_index(user))
         else:
             users = self._encode_clicks(self._news_for(user)[self._rows(history)], self._user_index(user))
         embedding: NDArray[np.float32] = users.means_BPD[0, 0].numpy()
@@ -202,11 +213,7 @@ class Recommender(RecommenderModule):
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":
         """Load a recommender from a finished run, from a folder that `save_pretrained` wrote, or from the Hub."""
-        folder = _find(path)
-        if not (folder / CONFIG).exists():
-            raise InputError(
-                f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender"
-            )
+        folder = find_recommender(path)
         verify_checksums(folder, remedy_for(folder))
         try:
             facts = json.loads((folder / CONFIG).read_text("utf-8"))
@@ -218,7 +225,7 @@ class Recommender(RecommenderModule):
             )
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: holds no recommender of this version ({error})") from error
+            raise _other_version(folder, f"settings that this one does not know ({error})") from error
         encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_weights(model, folder / WEIGHTS)
@@ -300,10 +307,11 @@ class Recommender(RecommenderModule):
 
     def _rows(self, news_ids: Sequence[str]) -> list[int]:
         catalogue = self._require_catalogue()
+        _require_list(news_ids, "articles")
         unknown = [news_id for news_id in news_ids if news_id not in catalogue.row]
         if unknown:
             raise InputError(
-                f"news {', '.join(unknown)}: not among the {len(catalogue):,} articles of the catalogue"
+                f"news {', '.join(map(str, unknown))}: not among the {len(catalogue):,} articles of the catalogue"
             )
         return [catalogue.row[news_id] for news_id in news_ids]
 
@@ -318,32 +326,56 @@ class Recommender(RecommenderModule):
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load weights that `save_pretrained` wrote; a file that cannot be read, or holds NaN or Inf, is refused."""
     try:
-        load_model(model, str(path))
-    except (SafetensorError, RuntimeError) as error:
+        missing, unexpected = load_model(model, str(path), strict=False)
+    except SafetensorError as error:
         raise damaged(path, remedy_for(path.parent)) from error
+    except RuntimeError as error:
+        raise _other_version(path.parent, "weights of other shapes") from error
+    if missing or unexpected:
+        found = [f"no weights {name}" for name in sorted(missing)] + [f"weights {name}" for name in unexpected]
+        raise _other_version(path.parent, found[0])
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise InputError(f"{path}: holds NaN or Inf; {remedy_for(path.parent)}")
+
+
+def _other_version(folder: Path, found: str) -> InputError:
+    """Error for an intact recommender that this version cannot load."""
+    try:
+        version = json.loads((folder / CONFIG).read_text("utf-8"))["speedyfeed"]
+    except (OSError, KeyError, TypeError, ValueError):
+        version = "of an unknown version"
+    return InputError(
+        f"{folder}: was saved by speedyfeed {version}, this is {__version__}: found {found}; train it again, or "
+        "use it with the version that saved it"
+    )
+
+
+def _require_list(words: Sequence[str], name: str) -> None:
+    """Refuse a single text where several are meant, as its letters would be taken for them."""
+    if isinstance(words, str):
+        raise InputError(f"{name} {words!r}: found a single text, expected a list; give [{words!r}]")
 
 
 def remedy_for(folder: Path) -> str:
     """Advice on how to get a damaged recommender back: a run can write its model again."""
     if folder.name == "model" and (folder.parent / "run.json").exists():
-        return (
-            f"remove {shlex.quote(str(folder))}, then: speedyfeed train STORE {shlex.quote(str(folder.parent))} "
-            "--resume"
-        )
+        return f"remove {shlex.quote(str(folder))}, then: {command('train', 'STORE', folder.parent, '--resume')}"
     return "save or download it again"
 
 
-def _find(path: str | Path) -> Path:
+def find_recommender(path: str | Path) -> Path:
     """Find the folder of a recommender: the `model` folder of a run, the folder itself, or a download."""
     folder = Path(path)
     if (folder / "model" / CONFIG).exists():
         return folder / "model"
     if (folder / "run.json").exists() and not (folder / "model").exists():
-        raise InputError(f"{path}: the run has not finished; resume: speedyfeed train STORE {path} --resume")
-    if folder.exists():
+        raise InputError(
+            f"{path}: the run has not finished; resume: {command('train', 'STORE', path, '--resume')}"
+        )
+    if (folder / CONFIG).exists():
         return folder
+    if folder.exists():
+        raise InputError(f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender")
     from huggingface_hub import snapshot_download
 
     try:

@@ -15,7 +15,7 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,46 +27,14 @@ from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import Report, silent
-from speedyfeed.ranges import MAX_SEED, Ranges, check_ranges
 from speedyfeed.recipes import recipe
-from speedyfeed.training.config import RunConfig
+from speedyfeed.training.config import ProfileConfig, RunConfig
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
 WAIT, GATHER, CACHE, USER, UPDATE = "waiting for data", "gather", "cache", "user model and loss", "update"
 FORWARD, BACKWARD = "encoder forward", "encoder backward"
 PARTS = (WAIT, GATHER, FORWARD, USER, BACKWARD, UPDATE, CACHE)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfileConfig:
-    """Which run is profiled, and over how many steps."""
-
-    recipe: str = "speed-mini"
-    """Recipe of the profiled run; it must have a language model as news encoder."""
-    encoder: str | None = None
-    """Pretrained news encoder to use instead of the recipe's."""
-    precision: str = "fp32"
-    """Number format of the computation: fp32, bf16, or fp16 on CUDA."""
-    skip: int = 200
-    """Steps that are planned but not computed, so that the cache is warm when the profile starts."""
-    warmup: int = 2
-    """Steps computed before the first one that is timed."""
-    steps: int = 12
-    """Number of timed training steps."""
-    seed: int = 0
-    """Seed of the order of users, the negatives and the weights."""
-
-    RANGES: ClassVar[Ranges] = {
-        "skip": (0, 1_000_000),
-        "warmup": (0, 1_000_000),
-        "steps": (1, 1_000_000),
-        "seed": (0, MAX_SEED),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

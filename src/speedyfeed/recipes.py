@@ -6,10 +6,8 @@ from dataclasses import replace
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.errors import InputError
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
-from speedyfeed.training.config import RunConfig, TrainConfig
-from speedyfeed.training.losses import LossConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig
+from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
 """Clicks per update of the conventional workflow, as in Microsoft Recommenders."""

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +29,7 @@ from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.beyond import NewsFacts, measure_feeds
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
+from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
@@ -42,10 +42,8 @@ from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.retrieval.storage import cached_in
 from speedyfeed.scoring import Users
-from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run
+from speedyfeed.training.run_folder import RUN, fingerprint, open_run
 
-Pool = Literal["split", "day", "all"]
-"""Articles that recall searches: candidates of the split, candidates of the impression's day, or all articles."""
 EXACT_NEWS = 50_000
 """Largest number of articles that are searched exactly for users with several vectors."""
 SEED = 0
@@ -86,8 +84,9 @@ class EvaluationData:
         return self.store.load_impressions(self.split)["impression_id"]
 
 
-def open_finished_run(path: Path) -> FinishedRun:
+def open_finished_run(path: str | Path) -> FinishedRun:
     """Load the recommender of a finished run, or one that was saved in a folder or on the Hub."""
+    path = Path(path)
     model = Recommender.from_pretrained(path)
     if not isinstance(model.news.packer, Articles):
         raise InputError(
@@ -100,7 +99,7 @@ def open_finished_run(path: Path) -> FinishedRun:
 @contextmanager
 def open_data(
     finished: FinishedRun,
-    path: Path | None,
+    path: str | Path | None,
     *,
     split: str | None = None,
     format: str | None = None,
@@ -112,6 +111,7 @@ def open_data(
     Without a path, it is a split of the store that the run was trained on. Without `split`, it is the first of
     `prefer` that exists.
     """
+    path = None if path is None else Path(path)
     if path is not None and not (path / MANIFEST).exists():
         with TemporaryDirectory(prefix="speedyfeed-") as folder:
             rules = finished.articles.rules
@@ -332,13 +332,14 @@ def _open_news(model: Recommender, data: EvaluationData) -> PackedNews:
 
 
 def _training_store(path: Path) -> Store | None:
-    """The store that a run was trained on; None if it is missing or has changed."""
-    try:
-        run: RunFolder = open_run(path)
-        store_path = Path(run.facts.store.path)
-        return open_store(store_path) if fingerprint(store_path) == run.facts.store.fingerprint else None
-    except InputError:
+    """The store that a run was trained on; None if it is missing or has changed. Damaged files raise an error."""
+    if not (path / RUN).exists():
         return None
+    facts = open_run(path).facts.store
+    store_path = Path(facts.path)
+    if not (store_path / MANIFEST).exists() or fingerprint(store_path) != facts.fingerprint:
+        return None
+    return open_store(store_path)
 
 
 def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:

@@ -10,7 +10,8 @@ from speedyfeed.batching.batches import BatchConfig, Batcher, news_lengths
 from speedyfeed.batching.cache_plan import CacheConfig, new_stamps
 from speedyfeed.batching.loader import Loader, LoaderState
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from tests.batching.small_logs import NO_POOL, NUM_NEWS, timelines
 from tests.batching.test_batches import contents
 

@@ -4,7 +4,8 @@ import multiprocessing
 
 import pytest
 
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
 
 

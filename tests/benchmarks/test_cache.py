@@ -13,7 +13,8 @@ from benchmarks.quality.cache import CacheBenchmarkConfig
 from benchmarks.quality.drift import load_drift, watch_drift
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.recipes import recipe
 from speedyfeed.sweep.summary import compare_trials
 from speedyfeed.sweep.trials import load_values, trial_path

@@ -13,7 +13,8 @@ from benchmarks.quality import quality
 from benchmarks.quality.quality import QualityConfig, choose, measure
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import measure_ranking
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.ragged import Ragged
 from speedyfeed.sweep import trials
 from speedyfeed.sweep.references import find_references

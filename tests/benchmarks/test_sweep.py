@@ -8,10 +8,12 @@ import pytest
 
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.profile import PARTS
 from speedyfeed.recipes import conventional, recipe
-from speedyfeed.sweep.table import SweepConfig, run_sweep
+from speedyfeed.sweep.config import SweepConfig
+from speedyfeed.sweep.table import run_sweep
 from speedyfeed.sweep.variants import named_variant
 from speedyfeed.synthetic import SynthConfig, synthesize
 

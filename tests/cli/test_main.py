@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from speedyfeed.cli.main import COMMANDS, main
+from speedyfeed.cli.parser_messages import explain
+from tests.conftest import NEWS as LOGGED
+from tests.conftest import TRAIN, write_mind_split
 
 
 def fails(capsys, *arguments):
@@ -42,7 +45,79 @@ def test_no_library_is_pinned_to_one_version():
 
 def test_an_unknown_option_is_named_once(capsys):
     told = fails(capsys, "train", "store", "run", "--no-such-option", "3")
-    assert told.startswith("speedyfeed: Unrecognized options: --no-such-option, 3")
+    assert told == "speedyfeed: unknown option --no-such-option; see speedyfeed train --help"
+
+
+WRONG_WORDS = {
+    "train": "STORE and RUN are missing",
+    "train s": "RUN is missing",
+    "train s r more": "found more, expected no further argument",
+    "train s r --steps many": "--steps many: expected a whole number or None",
+    "train s r --steps=many": "--steps many: expected a whole number or None",
+    "train s r --lr x --json": "--lr x: expected a number",
+    "train s r --init foo": "--init foo: expected means or random",
+    "train s r --schedule": "--schedule: found no value, expected one",
+    "train s r --stepz 3": "unknown option --stepz, perhaps --steps is meant",
+    "train s r --cache.gradients": "unknown option --cache.gradients, perhaps --cache.no-gradients is meant",
+    "sweep s o --seeds 1 x": "--seeds 1 x: expected a whole number, one or more",
+    "doctor extra": "found extra, expected no further argument",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG_WORDS)
+def test_wrong_words_are_answered_with_option_value_and_what_is_expected(typed, capsys):
+    command = typed.split()[0]
+    line = fails(capsys, *typed.split())
+    assert line == f"speedyfeed: {WRONG_WORDS[typed]}; see speedyfeed {command} --help"
+
+
+def test_a_message_of_the_parser_that_is_not_known_is_shown_as_it_is():
+    assert explain("╭─ New ─╮\n│ something else │", [], "speedyfeed train") == "New something else"
+
+
+def test_seconds_of_the_doctor_are_checked(capsys):
+    assert "--seconds nan: expected a number from 0 to 3600" in fails(capsys, "doctor", "--seconds", "nan")
+
+
+WRONG_PATHS = {
+    "check {nope}": "neither a store nor a run nor a saved recommender; check the path",
+    "export {nope} {out} --embeddings": "no such folder, and no such model on the Hub",
+    "export {nope} {out}": "found nothing to export, expected --embeddings",
+    "prepare {logs} {out} --like {nope}": "not a store",
+    "prepare {logs} {out} --validation 0.9": "validation 0.9: expected a number from 0 to 0.5",
+    "train {nope} {out}": "not a store",
+    "train {store} {out} --from {nope}": "no such folder, and no such model on the Hub",
+    "train {store} {out} --from {logs}": "holds no recommender (recommender.json)",
+    "train {store} {out} --resume": "no run here",
+    "profile {nope}": "not a store",
+    "sweep {nope} {out}": "not a store",
+    "evaluate {nope}": "no such folder, and no such model on the Hub",
+    "compare {nope} {nope}": "no such folder, and no such model on the Hub",
+    "recommend {nope}": "no such folder, and no such model on the Hub",
+    "rank {nope} {logs} {out}": "no such folder, and no such model on the Hub",
+    "rank --check {nope}": "nope",
+    "serve {nope}": "no such folder",
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("places")
+    write_mind_split(folder / "logs" / "train", LOGGED, TRAIN)
+    main(["prepare", str(folder / "logs"), str(folder / "store"), "--validation", "0"])
+    return {"logs": folder / "logs", "store": folder / "store", "nope": folder / "nope" / "nope" / "nope"}
+
+
+@pytest.mark.parametrize("typed", WRONG_PATHS)
+def test_wrong_paths_are_one_line_and_nothing_is_written(typed, places, tmp_path, capsys):
+    words = typed.format(**places, out=tmp_path / "out").split()
+    assert WRONG_PATHS[typed] in fails(capsys, *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_to_copy_quote_their_paths(tmp_path, capsys):
+    missing = tmp_path / "my store"
+    assert f"speedyfeed prepare LOGS '{missing}'" in fails(capsys, "train", missing, tmp_path / "run")
 
 
 def test_help_lists_every_command(capsys):
@@ -138,3 +213,17 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(monkeypatch, capsys
         main(["prepare"])
     assert stop.value.code == 130
     assert capsys.readouterr().err == "speedyfeed: stopped\n"
+
+
+def test_help_and_wrong_options_load_no_heavy_library():
+    code = """
+import contextlib, io, sys
+from speedyfeed.cli.main import COMMANDS, main
+for command in COMMANDS:
+    for option in ("--help", "--no-such-option"):
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            main([command, option])
+print([name for name in ("torch", "transformers", "ibis", "duckdb", "usearch", "fastapi") if name in sys.modules])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

@@ -8,7 +8,8 @@ from transformers import BertConfig
 
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews, dispatch, encode_merged, gather
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import build_encoder
 from speedyfeed.scoring import Users

@@ -10,7 +10,7 @@ import torch
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.checksums import CHECKSUMS
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
-from speedyfeed.models.recommender import RecommenderConfig
+from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.pretrained import CONFIG, Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.serving.feed import Feed, Query

@@ -7,8 +7,10 @@ import torch
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES
 from speedyfeed.encoding.inputs import Articles, load_packer, open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoder
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.tokenizers import load_tokenizer
 
 ARTICLES = [

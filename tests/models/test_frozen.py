@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.config import NewsEncoderConfig
 from speedyfeed.models.frozen import FrozenStates
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.packed import PackedNews
 from tests.models.families import CONFIGS, build
 from tests.models.test_news import make_news as make_nameless

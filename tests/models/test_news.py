@@ -7,7 +7,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.news import CATEGORY_NORM, CATEGORY_WIDTH, NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.models.news import CATEGORY_NORM, CATEGORY_WIDTH, NewsEncoder
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position
 from speedyfeed.testing import NewsEncoderContract

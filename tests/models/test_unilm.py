@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.plm import load_encoder
 from speedyfeed.models.unilm import UniLMModel, distance_buckets
 from speedyfeed.tokenizers import load_tokenizer

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.config import UserConfig
 from speedyfeed.models.users import (
     RECENCY,
     RECENCY_SCALE,
     USER_ENCODERS,
     AttentiveUser,
     SelfAttentionUser,
-    UserConfig,
     build_user_encoder,
     weigh_clicks,
 )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
 from speedyfeed.models import words as module
-from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
+from speedyfeed.models.baselines import WORD_ENCODERS
+from speedyfeed.models.config import FROM_WORDS, USER_DEPENDENT, WITH_CATEGORIES, WordConfig
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
@@ -192,3 +193,9 @@ def test_mistakes_in_the_settings_are_told() -> None:
         build("nrms", replace(CONFIG, heads=5))
     with pytest.raises(InputError, match="leave no room for text"):
         build("lstur", replace(CONFIG, category_width=6))
+
+
+def test_names_of_settings_agree_with_the_encoders():
+    assert tuple(WORD_ENCODERS) == FROM_WORDS
+    assert tuple(name for name, kind in WORD_ENCODERS.items() if kind.is_user_dependent) == USER_DEPENDENT
+    assert tuple(name for name, kind in WORD_ENCODERS.items() if kind.uses_categories) == WITH_CATEGORIES

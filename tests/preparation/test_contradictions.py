@@ -5,8 +5,9 @@ import pytest
 
 from speedyfeed.cli.prepare import print_summary, summary
 from speedyfeed.data.tables import IMPRESSIONS
+from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.contradictions import resolve
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.prepare import prepare
 
 
 def impressions(*rows):

@@ -8,8 +8,8 @@ import pytest
 
 import speedyfeed
 from speedyfeed.errors import InputError
+from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.frames import to_arrow
-from speedyfeed.preparation.prepare import PrepareConfig
 
 NEWS = {"item_id": ["N1", "N2", "N3", "N4"], "title": ["Cats sleep", "Dogs run", "Birds sing", "Fish swim"]}
 CLICKS = {

@@ -9,7 +9,8 @@ import pytest
 from speedyfeed.data.readers.columns import read_columns
 from speedyfeed.data.tables import IMPRESSIONS as IMPRESSION_SCHEMA
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 
 NEWS = {"news_id": ["N1", "N2", "N3"], "title": ["A cat runs", "A dog sleeps", "A bird sings"]}
 IMPRESSIONS = {

@@ -5,8 +5,9 @@ import pytest
 from speedyfeed.cli.prepare import print_summary, summary
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
-from speedyfeed.preparation.text import TextConfig, TextRules
+from speedyfeed.preparation.config import PrepareConfig, TextConfig
+from speedyfeed.preparation.prepare import prepare, prepare_split
+from speedyfeed.preparation.text import TextRules
 from tests.cli.test_main import fails
 
 ITEMS = "page,title\nN1,Cats sleep\nN2,Dogs run\nN3,Birds sing\n"

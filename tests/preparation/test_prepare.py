@@ -18,8 +18,9 @@ from speedyfeed.cli.prepare import print_summary
 from speedyfeed.data.manifest import MANIFEST
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, open_store
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.engine import EngineConfig, open_engine
-from speedyfeed.preparation.prepare import PrepareConfig, prepare, prepare_split
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
+from speedyfeed.preparation.engine import open_engine
+from speedyfeed.preparation.prepare import prepare, prepare_split
 from speedyfeed.preparation.text import TextRules
 from speedyfeed.tokenizers import load_tokenizer
 from tests import forked

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from speedyfeed.preparation.engine import EngineConfig, open_engine
+from speedyfeed.preparation.config import EngineConfig
+from speedyfeed.preparation.engine import open_engine
 from speedyfeed.preparation.refine import Refiner, count_words, measure_words, top_words
 
 FIELDS = ("title", "body")

@@ -6,7 +6,8 @@ import pytest
 
 from speedyfeed.data.tables import IMPRESSIONS
 from speedyfeed.preparation import timeline
-from speedyfeed.preparation.engine import EngineConfig, open_engine
+from speedyfeed.preparation.config import EngineConfig
+from speedyfeed.preparation.engine import open_engine
 
 
 def impression(row, user, minute, clicked, skipped, history, candidates=None):

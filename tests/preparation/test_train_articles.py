@@ -7,9 +7,9 @@ import pytest
 
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES
 from speedyfeed.encoding.ids import id_maps_of
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.recommender import RecommenderConfig
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from tests.conftest import write_mind_split
 
 NEWS = {

@@ -8,8 +8,9 @@ from speedyfeed.cli.prepare import print_summary, summary
 from speedyfeed.data.manifest import SetAside
 from speedyfeed.data.tables import IMPRESSIONS
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.engine import EngineConfig, open_engine
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
+from speedyfeed.preparation.engine import open_engine
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.preparation.validation import num_to_set_aside, set_aside
 from tests.conftest import DEV, NEWS, write_mind_split
 

@@ -2,7 +2,8 @@
 
 import json
 
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.preparation.tokens import SPECIAL, build_word_tokenizer
 from speedyfeed.tokenizers import load_tokenizer
 

@@ -7,10 +7,8 @@ import torch
 from transformers import BertConfig
 
 from speedyfeed.models.catalogue import Catalogue
-from speedyfeed.models.news import NewsEncoderConfig
+from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig
 from speedyfeed.models.plm import build_encoder
-from speedyfeed.models.recommender import RecommenderConfig
-from speedyfeed.models.users import UserConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.tokenizers import load_tokenizer
 

@@ -80,7 +80,7 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     error = fails(capsys, tmp_path / "empty", "--port", free_port())
     assert "holds no recommender" in error
     (tmp_path / "empty" / "recommender.json").write_text("{}")
-    assert "holds no recommender of this version" in fails(capsys, tmp_path / "empty", "--port", 0)
+    assert "was saved by speedyfeed of an unknown version" in fails(capsys, tmp_path / "empty", "--port", 0)
     assert not (tmp_path / "empty.feed").exists()
     journal = Journal(tmp_path / "taken")
     assert "another process" in fails(capsys, run, "--data", tmp_path / "taken", "--port", 0)

@@ -4,11 +4,11 @@ import pytest
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.models.config import NewsEncoderConfig
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.synthetic import SynthConfig, synthesize
-from speedyfeed.training.config import RunConfig, TrainConfig
-from speedyfeed.training.losses import LossConfig
+from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 
 
 @pytest.fixture(scope="session")

@@ -8,14 +8,8 @@ from torch import Tensor
 
 from speedyfeed.errors import InputError
 from speedyfeed.scoring import Users
-from speedyfeed.training.losses import (
-    BIAS_SCALE,
-    ClickLoss,
-    LossConfig,
-    in_batch_loss,
-    log_popularity,
-    next_click_loss,
-)
+from speedyfeed.training.config import LossConfig
+from speedyfeed.training.losses import BIAS_SCALE, ClickLoss, in_batch_loss, log_popularity, next_click_loss
 
 DIM = 5
 

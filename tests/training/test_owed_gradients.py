@@ -11,7 +11,8 @@ import torch
 from torch.amp import GradScaler
 
 from speedyfeed.batching.loader import Loader
-from speedyfeed.models.users import USER_ENCODERS, UserConfig
+from speedyfeed.models.config import UserConfig
+from speedyfeed.models.users import USER_ENCODERS
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import PAPER_CACHE, RECIPES, conventional, recipe
 from speedyfeed.training.checkpoint import Checkpointer

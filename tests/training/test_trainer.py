@@ -18,7 +18,8 @@ import torch
 
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
 from speedyfeed.synthetic import SynthConfig, synthesize

@@ -20,7 +20,8 @@ from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError, UnwritableError
 from speedyfeed.files import FolderLock
 from speedyfeed.models.base import NewsModule
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import silent
 from speedyfeed.recipes import recipe
@@ -120,7 +121,7 @@ def test_a_stopped_training_is_no_success(store, tiny_encoder, tmp_path, monkeyp
     def stopped(run, *_, **__):
         return Outcome(progress=Progress(step=3), is_finished=False, signal=number)
 
-    monkeypatch.setattr("speedyfeed.cli.train.train", stopped)
+    monkeypatch.setattr("speedyfeed.training.loop.train", stopped)
     with pytest.raises(SystemExit) as stop:
         main(
             ["train", str(store.path), str(tmp_path / "a run"), "--encoder", str(tiny_encoder), "--recipe", "tiny"]
@@ -137,7 +138,7 @@ def test_after_a_full_disk_the_advice_is_the_command_that_works(
         (run.path / "metrics.jsonl").write_text("")
         raise error
 
-    monkeypatch.setattr("speedyfeed.cli.train.train", full)
+    monkeypatch.setattr("speedyfeed.training.loop.train", full)
     with pytest.raises(SystemExit) as stop:
         main(["train", str(store.path), str(tmp_path / "run"), "--encoder", str(tiny_encoder), "--recipe", "tiny"])
     assert stop.value.code == 2
@@ -152,6 +153,17 @@ def test_training_that_did_not_help_is_said(store, config, tmp_path, capsys):
     assert outcome.best_is_initial
     main(["train", str(store.path), str(tmp_path / "run"), "--resume"])
     assert "the saved model is the initial one" in capsys.readouterr().out
+
+
+def test_the_room_that_a_run_takes_is_said_before_it_trains(store, config, tmp_path, caplog):
+    caplog.set_level("INFO", logger="speedyfeed")
+    chosen = replace(config, train=replace(config.train, steps=4, checkpoint_every=1, max_checkpoints=2))
+    run = start_run(tmp_path / "run", chosen, store)
+    train(run, store)
+    (said,) = [record.args[1] for record in caplog.records if "will take up to" in record.msg]
+    files = {file.stat().st_ino: file.stat().st_size for file in run.path.rglob("*") if file.is_file()}
+    taken = sum(files.values()) / 1e6
+    assert taken <= float(said.replace(",", "")) + 1 <= 4 * taken
 
 
 def test_without_validation_there_is_no_best_auc(store, config, tmp_path, capsys):

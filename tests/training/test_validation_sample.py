@@ -8,7 +8,8 @@ import pytest
 
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import PrepareConfig
+from speedyfeed.preparation.prepare import prepare
 from speedyfeed.pretrained import WEIGHTS
 from speedyfeed.training import validation_sample
 from speedyfeed.training.config import TrainConfig

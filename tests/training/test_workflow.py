@@ -14,16 +14,14 @@ from speedyfeed.data.store import Timelines
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.inputs import open_packed
 from speedyfeed.errors import InputError
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
-from speedyfeed.training.config import RunConfig, TrainConfig
+from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.loop import train
-from speedyfeed.training.losses import ClickLoss, LossConfig
+from speedyfeed.training.losses import ClickLoss
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
 from speedyfeed.training.workflow import Workflow

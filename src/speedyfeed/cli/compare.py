@@ -9,16 +9,17 @@ import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.bootstrap import Estimate, compare, verdict
-from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import SEED, EvaluationData, evaluate_run, open_data, open_finished_run
+
+if TYPE_CHECKING:
+    from speedyfeed.evaluation.bootstrap import Estimate
+    from speedyfeed.evaluation.evaluate import Report
+    from speedyfeed.run_evaluation import EvaluationData
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,11 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    import numpy as np
+
+    from speedyfeed.evaluation.bootstrap import compare
+    from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished_run
+
     runs = [open_finished_run(path) for path in (arguments.run_a, arguments.run_b)]
     with progress_bars() as report, ExitStack() as stack:
         both = [
@@ -65,13 +71,17 @@ def run(arguments: Arguments) -> None:
         _print_table(arguments, a, b, found)
 
 
-def _is_same(a: EvaluationData, b: EvaluationData) -> bool:
+def _is_same(a: "EvaluationData", b: "EvaluationData") -> bool:
     """Whether both splits have the same impressions and clicks."""
+    import numpy as np
+
     return a.load_ids().equals(b.load_ids()) and np.array_equal(a.impressions.labels, b.impressions.labels)
 
 
-def _figures(a: Report, b: Report, found: dict[str, Estimate]) -> dict[str, object]:
+def _figures(a: "Report", b: "Report", found: "dict[str, Estimate]") -> dict[str, object]:
     """Metrics of both runs, B - A with intervals, and a verdict on each metric, for JSON."""
+    from speedyfeed.evaluation.bootstrap import verdict
+
     difference: dict[str, object] = {}
     for name, estimate in found.items():
         is_there = estimate.num_impressions > 0
@@ -85,7 +95,9 @@ def _figures(a: Report, b: Report, found: dict[str, Estimate]) -> dict[str, obje
     }
 
 
-def _print_table(arguments: Arguments, a: Report, b: Report, found: dict[str, Estimate]) -> None:
+def _print_table(arguments: Arguments, a: "Report", b: "Report", found: "dict[str, Estimate]") -> None:
+    from speedyfeed.evaluation.bootstrap import verdict
+
     print(f"A {arguments.run_a}\nB {arguments.run_b}\n{a.overall.num_impressions:,} impressions scored\n")
     print(f"{'metric':12}{'A':>8}{'B':>8}   verdict (B - A)")
     for name, estimate in found.items():

@@ -10,24 +10,24 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.cli.prepare import print_summary
 from speedyfeed.cli.synth import print_newsroom
 from speedyfeed.data.store import Store
-from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import Report
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.errors import InputError, command
+from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.progress import progress_bars
 from speedyfeed.recipes import recipe
-from speedyfeed.run_evaluation import FinishedRun, evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.config import RunConfig
-from speedyfeed.training.loop import Outcome, train
-from speedyfeed.training.metrics import load_rates
-from speedyfeed.training.run_folder import RunFolder, fingerprint, open_run, start_run
+
+if TYPE_CHECKING:
+    from speedyfeed.evaluation.evaluate import Report
+    from speedyfeed.run_evaluation import FinishedRun
+    from speedyfeed.training.loop import Outcome
+    from speedyfeed.training.run_folder import RunFolder
 
 CHANCE = 0.5
 SHOWN = 5
@@ -43,6 +43,10 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.preparation.prepare import prepare
+    from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+    from speedyfeed.training.loop import train
+
     if arguments.steps < 1:
         raise InputError(f"--steps {arguments.steps}: expected at least 1")
     logs, store_path, path = (arguments.out / name for name in ("newsroom", "store", "run"))
@@ -70,11 +74,13 @@ def run(arguments: Arguments) -> None:
     _print_quality(newsroom, evaluated, outcome)
     _print_speed(folder.config, outcome, path, store)
     _print_user(finished, store)
-    print(f"\nAll metrics: speedyfeed evaluate {path}\nOpen it:     speedyfeed serve {path}")
+    print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
 
 
-def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
+def _open_run(path: Path, store: Store, steps: int) -> "RunFolder":
     """Open the run of an earlier demo on the same store, to resume or to show; else start a new one."""
+    from speedyfeed.training.run_folder import fingerprint, open_run, start_run
+
     chosen = recipe("speed-mini")
     config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
@@ -85,7 +91,7 @@ def _open_run(path: Path, store: Store, steps: int) -> RunFolder:
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, evaluated: Report, outcome: Outcome) -> None:
+def _print_quality(newsroom: Newsroom, evaluated: "Report", outcome: "Outcome") -> None:
     found = evaluated.overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
     print(f"\nAUC on {evaluated.overall.num_impressions:,} impressions of later days")
@@ -98,8 +104,10 @@ def _print_quality(newsroom: Newsroom, evaluated: Report, outcome: Outcome) -> N
         print("  this is the initial model: no model that training reached validated better")
 
 
-def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) -> None:
+def _print_speed(config: RunConfig, outcome: "Outcome", path: Path, store: Store) -> None:
     """Print the speed of training, and an estimate for the conventional workflow at as many tokens per second."""
+    from speedyfeed.training.metrics import load_rates
+
     rates = load_rates(path)
     clicks_per_second = outcome.progress.clicks / outcome.progress.seconds
     news_per_click = config.batch.max_clicks + 1 + config.batch.negatives
@@ -115,8 +123,10 @@ def _print_speed(config: RunConfig, outcome: Outcome, path: Path, store: Store) 
     )
 
 
-def _print_user(finished: FinishedRun, store: Store) -> None:
+def _print_user(finished: "FinishedRun", store: Store) -> None:
     """Print the latest clicks of one user of the dev split, and what the model recommends."""
+    import numpy as np
+
     titles = store.load_titles()
     dev = store.impressions("dev")
     user = int(np.argmax(np.minimum(dev.histories.lengths, 20)))

@@ -11,13 +11,16 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass, field
-
-import torch
+from typing import TYPE_CHECKING
 
 from speedyfeed import __version__
 from speedyfeed.errors import InputError
-from speedyfeed.runtime import Precision, choose_device, choose_precision
 from speedyfeed.tokenizers import find_source, parse_encoder
+
+if TYPE_CHECKING:
+    import torch
+
+    from speedyfeed.runtime import Precision
 
 PACKAGES = ("torch", "transformers", "numpy", "pyarrow", "duckdb", "ibis-framework", "usearch", "tyro")
 EXTRAS = {
@@ -27,6 +30,7 @@ EXTRAS = {
 }
 """Modules that each extra of the package needs."""
 GIGABYTE = 1 << 30
+MAX_SECONDS = 3600
 ROWS, WIDTH = 512, 384  # of the trial step: an encoder layer of the default size on a small batch
 
 
@@ -63,12 +67,18 @@ class Findings:
 
 
 def run(arguments: Arguments) -> None:
+    if not 0 <= arguments.seconds <= MAX_SECONDS:
+        raise InputError(f"--seconds {arguments.seconds}: expected a number from 0 to {MAX_SECONDS}")
     findings = examine(arguments.seconds)
     print(json.dumps(dataclasses.asdict(findings)) if arguments.json else describe(findings))
 
 
 def examine(seconds: float) -> Findings:
     """Collect the facts about this machine; measures for `seconds`."""
+    import torch
+
+    from speedyfeed.runtime import choose_device
+
     device = choose_device()
     precision = _measure_precision(device, seconds)
     versions: dict[str, str | None] = {"python": platform.python_version(), "speedyfeed": __version__}
@@ -105,6 +115,8 @@ def describe(findings: Findings) -> str:
 
 def find_missing() -> list[str]:
     """List what is not installed or not found, each with what needs it and the remedy."""
+    import torch
+
     missing = []
     for extra, modules in EXTRAS.items():
         if absent := [name for name in modules if importlib.util.find_spec(name) is None]:
@@ -120,7 +132,11 @@ def find_missing() -> list[str]:
     return missing
 
 
-def _measure_precision(device: torch.device, seconds: float) -> Precision:
+def _measure_precision(device: "torch.device", seconds: float) -> "Precision":
+    import torch
+
+    from speedyfeed.runtime import choose_precision
+
     layer = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)
     ).to(device)

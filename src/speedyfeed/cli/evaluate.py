@@ -10,26 +10,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.bootstrap import Estimate
-from speedyfeed.evaluation.evaluate import Report
+from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
 from speedyfeed.retrieval.rerank import RerankConfig
-from speedyfeed.run_evaluation import (
-    EvaluationData,
-    Pool,
-    evaluate_feeds,
-    evaluate_run,
-    open_data,
-    open_finished_run,
-    write_per_impression,
-)
-from speedyfeed.sweep.references import Reference, find_references
+
+if TYPE_CHECKING:
+    from speedyfeed.evaluation.bootstrap import Estimate
+    from speedyfeed.evaluation.evaluate import Report
+    from speedyfeed.run_evaluation import EvaluationData
+    from speedyfeed.sweep.references import Reference
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
 
@@ -40,8 +35,9 @@ class Arguments:
     """Folder of a finished run, or name of a recommender on the Hub."""
     data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
     """Store or raw logs to evaluate on; by default the store that the run was trained on."""
-    split: Literal["dev", "test"] | None = None
-    """Split to evaluate on; by default dev, or test where there is no dev."""
+    split: Literal["dev", "test", "valid"] | None = None
+    """Split to evaluate on; by default dev, or test where there is no dev. valid is the split by which training
+    chose the model, so that figures on it are too good."""
     format: str | None = None
     """Format of raw logs, such as mind or ebnerd; detected by default."""
     pool: Pool | None = None
@@ -66,6 +62,14 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.run_evaluation import (
+        evaluate_feeds,
+        evaluate_run,
+        open_data,
+        open_finished_run,
+        write_per_impression,
+    )
+
     if arguments.per_impression is not None:
         require_no_folder(arguments.per_impression)
     finished = open_finished_run(arguments.run)
@@ -103,13 +107,15 @@ def run(arguments: Arguments) -> None:
         print_beyond(beyond)
 
 
-def print_report(report: Report, split: str) -> None:
+def print_report(report: "Report", split: str) -> None:
     """Print what was skipped, every metric with its interval, then the groups."""
     overall = report.overall
     print(
         f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
         f"all or no candidates clicked, {overall.num_unlabelled:,} unlabelled"
     )
+    if split == "valid":
+        print("training chose the model by this split: expect less on dev and test")
     if report.num_candidates_without_text:
         print(f"candidates without text, ranked last: {report.num_candidates_without_text:,}")
     if not any(found.num_impressions for found in overall.metrics.values()):
@@ -127,7 +133,7 @@ def print_report(report: Report, split: str) -> None:
         print("(no groups by articles seen in training: the store of the run is gone)")
 
 
-def print_references(references: Sequence[Reference]) -> None:
+def print_references(references: "Sequence[Reference]") -> None:
     """Print the metrics of rankings that read no text, a line each."""
     if references:
         print(f"\n{'reference':16}{'':12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
@@ -151,7 +157,9 @@ def _numbers(figures: Mapping[str, float]) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else value for name, value in figures.items()}
 
 
-def _measure_references(data: EvaluationData, *, pool: Pool | None) -> list[Reference]:
+def _measure_references(data: "EvaluationData", *, pool: Pool | None) -> "list[Reference]":
+    from speedyfeed.sweep.references import find_references
+
     if "train" not in data.store.splits:
         raise InputError(
             f"{data.store.path}: found no train split, expected one for --references; leave that option out"
@@ -159,11 +167,11 @@ def _measure_references(data: EvaluationData, *, pool: Pool | None) -> list[Refe
     return find_references(data.store, None, data.split, pool=pool).references
 
 
-def _mean(found: Estimate) -> str:
+def _mean(found: "Estimate") -> str:
     return f"{found.mean:8.4f}" if found.num_impressions else f"{'-':>8}"
 
 
-def _pools(report: Report) -> str:
+def _pools(report: "Report") -> str:
     found = report.retrieved
     size = f"{found.news_per_pool:,.0f}"
     if found.searches_all:
@@ -176,7 +184,7 @@ def _pools(report: Report) -> str:
     )
 
 
-def _index(report: Report) -> str:
+def _index(report: "Report") -> str:
     facts = report.retrieved.index_parameters
     if facts["kind"] == "exact":
         return "exact search"

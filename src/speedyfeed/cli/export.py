@@ -6,17 +6,15 @@ Example: speedyfeed export runs/first out/ --embeddings
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
-from speedyfeed.models.catalogue import Catalogue
-from speedyfeed.pretrained import Recommender
+
+if TYPE_CHECKING:
+    from speedyfeed.models.catalogue import Catalogue
 
 TABLE, ARRAY = "embeddings.parquet", "embeddings.npy"
 
@@ -49,8 +47,12 @@ def run(arguments: Arguments) -> None:
         print(f"{num_news:,} embeddings of width {width}: {arguments.out / TABLE}, {arguments.out / ARRAY}")
 
 
-def write_embeddings(folder: Path, catalogue: Catalogue) -> None:
+def write_embeddings(folder: Path, catalogue: "Catalogue") -> None:
     """Write the embeddings of a catalogue as Parquet and as npy, in the same order."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     matrix_VD = np.ascontiguousarray(catalogue.embeddings_VD.float().numpy())
     columns = {
         "news_id": pa.array(catalogue.news_ids, pa.string()),
@@ -62,7 +64,9 @@ def write_embeddings(folder: Path, catalogue: Catalogue) -> None:
     np.save(folder / ARRAY, matrix_VD)
 
 
-def _catalogue(run: Path) -> Catalogue:
+def _catalogue(run: Path) -> "Catalogue":
+    from speedyfeed.pretrained import Recommender
+
     catalogue = Recommender.from_pretrained(run).catalogue
     if catalogue is None:
         raise InputError(f"{run}: found a recommender without articles, expected a finished run; train one")

@@ -11,13 +11,13 @@ import importlib
 import io
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
+from speedyfeed.cli.parser_messages import explain
 from speedyfeed.errors import InputError, LostRanksError
 
 COMMANDS = {
@@ -119,10 +119,7 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        # The parser draws a box over several lines: put its text on one line.
-        text = " ".join(re.sub(r"[─│╭╮╰╯]|-{4,}|\x1b\[[0-9;]*m", " ", output.getvalue()).split())
-        text = re.sub(r"^(.+?) \1:", r"\1:", text)  # the title of the box is its first words again
-        fail(text.replace("For full helptext, run", "; see"))
+        fail(explain(output.getvalue(), rest, program))
 
 
 def _help() -> str:

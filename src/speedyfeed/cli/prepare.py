@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from speedyfeed.data.store import Store
-from speedyfeed.preparation.engine import EngineConfig
-from speedyfeed.preparation.prepare import PrepareConfig, prepare
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
 from speedyfeed.progress import progress_bars
 
 
@@ -34,6 +33,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.preparation.prepare import prepare
+
     with progress_bars() as report:
         prepared = prepare(
             arguments.logs, arguments.store, arguments.text, arguments.engine, report, like=arguments.like

@@ -15,8 +15,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from speedyfeed.data.store import open_store
-from speedyfeed.profile import ProfileConfig, profile, profile_table
 from speedyfeed.progress import progress_bars
+from speedyfeed.training.config import ProfileConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,8 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.profile import profile, profile_table
+
     with progress_bars() as report:
         found = profile(open_store(arguments.store), arguments.config, report)
     print(json.dumps(dataclasses.asdict(found)) if arguments.json else profile_table(found))

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from tyro.conf import Positional, arg
 
 from speedyfeed.data.readers import open_split
@@ -23,7 +21,6 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
 from speedyfeed.files import require_no_folder
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
 
 PREFER = ("test", "dev")
 
@@ -70,6 +67,8 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
+    from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
+
     require_no_folder(out)
     finished = open_finished_run(run)
     with (
@@ -103,6 +102,9 @@ def _check(arguments: Arguments, path: Path) -> dict[str, Any]:
 
 def _read_shown(split: Split) -> Iterator[Shown]:
     """Read the impressions that a leaderboard file must rank from a raw log."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     for batch in split.impressions():
         given = pc.list_value_length(batch["candidates"])
         labelled = pc.add(pc.list_value_length(batch["clicked"]), pc.list_value_length(batch["skipped"]))

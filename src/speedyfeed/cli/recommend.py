@@ -5,29 +5,34 @@ Example: speedyfeed recommend runs/first --history N12,N7 --k 5
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
-from speedyfeed.run_evaluation import open_finished_run
+
+if TYPE_CHECKING:
+    from speedyfeed.pretrained import Recommender
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of a finished run, or name of a recommender on the Hub."""
-    history: str = ""
-    """Ids of the articles the user clicked, oldest first, separated by commas; empty for a new user."""
+    history: UseAppendAction[tuple[str, ...]] = ()
+    """Ids of the articles the user clicked, oldest first, separated by commas; empty for a new user. An id
+    that has a comma is given alone; the option can be repeated."""
     user: str | None = None
     """Id of the user, for recommenders that learn user ids (lstur, npa); others ignore it."""
     k: int = 10
     """Number of articles to recommend."""
-    seen: str = ""
-    """Ids of articles that were shown to the user before, separated by commas; they are left out."""
+    seen: UseAppendAction[tuple[str, ...]] = ()
+    """Ids of articles that were shown to the user before, separated by commas like those of the history; they are
+    left out."""
     rerank: RerankConfig = field(default_factory=RerankConfig)
     plain: bool = False
     """List the articles in the order of their scores, without re-ranking."""
@@ -36,14 +41,16 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.run_evaluation import open_finished_run
+
     if arguments.k < 1:
         raise InputError(f"k {arguments.k}: expected at least 1")
     model = open_finished_run(arguments.run).model
     found = model.recommend(
-        _split(arguments.history),
+        _ids(arguments.history, model),
         k=arguments.k,
         user=arguments.user,
-        seen=_split(arguments.seen),
+        seen=_ids(arguments.seen, model),
         rerank=PLAIN if arguments.plain else arguments.rerank,
     )
     if arguments.json:
@@ -53,5 +60,8 @@ def run(arguments: Arguments) -> None:
         print(f"{one.score:8.3f}  {one.news_id:10} {one.category:16} {one.title}")
 
 
-def _split(news_ids: str) -> list[str]:
-    return [news_id for news_id in news_ids.split(",") if news_id]
+def _ids(history: Sequence[str], model: "Recommender") -> list[str]:
+    """Ids of a history as it was typed: a value is one id if there is such an article, else ids and commas."""
+    known = model.catalogue.row if model.catalogue else {}
+    typed = [[value] if value in known else value.split(",") for value in history]
+    return [news_id for ids in typed for one in ids if (news_id := one.strip())]

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def run(arguments: Arguments) -> None:
         raise InputError(f"port {arguments.port}: expected 0 to 65535")
     if not arguments.run.is_dir():
         raise InputError(
-            f"{arguments.run}: no such folder; train a run with: speedyfeed train STORE {arguments.run}"
+            f"{arguments.run}: no such folder; train a run with: {command('train', 'STORE', arguments.run)}"
         )
     if not (arguments.run / "model" / CONFIG).exists() and not (arguments.run / CONFIG).exists():
         raise InputError(f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run")

@@ -12,17 +12,17 @@ import json
 import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from speedyfeed.data.store import open_store
-from speedyfeed.drawing import style
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
-from speedyfeed.sweep.figures import draw_sweep
-from speedyfeed.sweep.table import Sweep, SweepConfig, run_sweep, sweep_table
-from speedyfeed.sweep.variants import named_variants
+from speedyfeed.sweep.config import SweepConfig
+
+if TYPE_CHECKING:
+    from speedyfeed.sweep.table import Sweep
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.sweep.table import run_sweep, sweep_table
+    from speedyfeed.sweep.variants import named_variants
+
     variants = named_variants(arguments.config.runs)
     sweep = run_sweep(variants, arguments.config, open_store(arguments.store), arguments.out)
     text = sweep_table(sweep)
@@ -52,8 +55,11 @@ def run(arguments: Arguments) -> None:
     print(json.dumps(asdict(sweep)) if arguments.json else text)
 
 
-def _draw(sweep: Sweep, folder: Path) -> None:
+def _draw(sweep: "Sweep", folder: Path) -> None:
     """Write the figures; without matplotlib, say what to install."""
+    from speedyfeed.drawing import style
+    from speedyfeed.sweep.figures import draw_sweep
+
     try:
         with style():
             draw_sweep(sweep, folder, NAME)

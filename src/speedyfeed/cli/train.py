@@ -9,7 +9,6 @@ There the same command resumes an interrupted run.
 import dataclasses
 import errno
 import json
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from tyro.conf import Positional, arg
@@ -25,20 +24,16 @@ from tyro.conf import Positional, arg
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Store, open_store
-from speedyfeed.errors import InputError, UnwritableError
+from speedyfeed.errors import InputError, UnwritableError, command
 from speedyfeed.files import remove_folder
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
 from speedyfeed.progress import progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
-from speedyfeed.training.config import RunConfig, TrainConfig
-from speedyfeed.training.distributed.process_group import is_under_torchrun, open_process_group
-from speedyfeed.training.loop import Outcome, train
-from speedyfeed.training.losses import LossConfig
-from speedyfeed.training.metrics import METRICS
-from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 from speedyfeed.training.trackers import DEFAULT, parse_trackers
+
+if TYPE_CHECKING:
+    from speedyfeed.training.loop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +82,11 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.training.distributed.process_group import open_process_group
+    from speedyfeed.training.loop import train
+    from speedyfeed.training.metrics import METRICS
+    from speedyfeed.training.run_folder import open_run
+
     trackers = parse_trackers(arguments.track)
     with open_process_group() as group:
         store = open_store(arguments.store)
@@ -116,11 +116,14 @@ def _full_disk(error: Exception, run: Path) -> str | None:
 
 def _resume(arguments: Arguments) -> str:
     """Command that resumes the run."""
-    return f"speedyfeed train {shlex.join([str(arguments.store), str(arguments.run)])} --resume"
+    return command("train", arguments.store, arguments.run, "--resume")
 
 
 def _require_run(arguments: Arguments, store: Store) -> bool:
     """Make sure that the run folder exists: create it, or find the run to resume; return whether it is new."""
+    from speedyfeed.training.distributed.process_group import is_under_torchrun
+    from speedyfeed.training.run_folder import is_run_of, open_run, start_run
+
     if arguments.resume:
         is_changed = arguments.config != in_workflow(recipe(arguments.recipe), arguments.workflow)
         if is_changed or arguments.warm_start is not None:
@@ -133,7 +136,7 @@ def _require_run(arguments: Arguments, store: Store) -> bool:
     return False
 
 
-def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
+def print_outcome(outcome: "Outcome", arguments: Arguments) -> None:
     """Print how far the run came, and the next command."""
     progress = outcome.progress
     if arguments.json:
@@ -152,7 +155,7 @@ def print_outcome(outcome: Outcome, arguments: Arguments) -> None:
             "--epochs, a lower --encoder-lr, or more clicks"
         )
     if outcome.is_finished:
-        command = shlex.join(["speedyfeed", "evaluate", str(arguments.run), str(arguments.store)])
-        print(f"{arguments.run} is ready; next: {command}", flush=True)
+        after = command("evaluate", arguments.run, arguments.store)
+        print(f"{arguments.run} is ready; next: {after}", flush=True)
     else:
         print(f"stopped and saved; resume with: {_resume(arguments)}", flush=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from speedyfeed.checksums import damaged, is_intact, seal, sha256
 from speedyfeed.data.reader_options import ReaderOptions
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
 
 STORE_VERSION = 4
@@ -240,7 +240,7 @@ def _make_one(path: Path) -> str:
     """Advice on how to make a store where there is none; one is not made over files of somebody else."""
     is_taken = path.is_file() or (path.is_dir() and any(path.iterdir()))
     folder = f"{path}-store" if is_taken else path
-    return f"{'it holds other files; ' if is_taken else ''}make one with: speedyfeed prepare LOGS {folder}"
+    return f"{'it holds other files; ' if is_taken else ''}make one with: {command('prepare', 'LOGS', folder)}"
 
 
 def file_facts(folder: Path) -> dict[str, FileFacts]:

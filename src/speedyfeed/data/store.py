@@ -202,8 +202,9 @@ class Store:
         return self.path / split
 
 
-def open_store(path: Path) -> Store:
+def open_store(path: str | Path) -> Store:
     """Open a store of this version; every file must be there and have its size, small ones their checksum."""
+    path = Path(path)
     manifest = read_manifest(path)
     for name, facts in manifest.files.items():
         file = path / name

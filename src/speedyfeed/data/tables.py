@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from speedyfeed.data.reader_options import ReaderOptions
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, list_words
 
 NEWS = pa.schema(
     [
@@ -82,9 +82,12 @@ class Logs:
 def choose_split(where: Path, found: Sequence[str], wanted: str | None, *, prefer: Sequence[str] = TO_RANK) -> str:
     """Choose the split to rank: the wanted one, or the first preferred one that exists."""
     names = [name for name in prefer if name in found]
+    if wanted == "valid" and wanted in found:
+        return wanted  # only when asked for: the model was chosen by it
     if not names:
         raise InputError(
-            f"{where}: found only train, expected dev or test to rank; add one, or give a split's own folder"
+            f"{where}: found only {list_words(found, 'and')}, expected dev or test to rank; add one, or give a "
+            "split's own folder"
         )
     if wanted is not None and wanted not in names:
         raise InputError(f"{where}: has no split {wanted!r} to rank, only {', '.join(names)}")

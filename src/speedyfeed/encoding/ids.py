@@ -6,8 +6,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from speedyfeed.data.store import Store
+from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import IdMaps, lookup_indices
-from speedyfeed.models.recommender import RecommenderConfig
 
 
 def id_maps_of(store: Store, config: RecommenderConfig) -> IdMaps:

@@ -24,7 +24,7 @@ from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 from speedyfeed.models.id_maps import IdMaps, lookup_indices
-from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.packed import Article, PackedNews, article_parts
 from speedyfeed.preparation.refine import Refiner
 from speedyfeed.preparation.text import SEGMENT_WORDS, TextRules, first_paragraphs_of, segments_of_texts
 from speedyfeed.preparation.tokens import (
@@ -91,9 +91,9 @@ class Articles:
         self._refiner = Refiner(self.rules.statistics) if self.rules.statistics is not None else None
         self._tokenizer = Tokenizer(load_tokenizer(encoder), self.rules.config.segment_tokens)
 
-    def __call__(self, articles: Sequence[str | Sequence[str]]) -> PackedNews:
-        """Pack articles: each is a title, or a sequence of title, abstract and body, later ones optional."""
-        rows = [_parts(article) for article in articles]
+    def __call__(self, articles: Sequence[Article]) -> PackedNews:
+        """Pack articles: each is a title, or title, abstract and body, later ones optional, or these by name."""
+        rows = article_parts(articles)
         segments = gather_segments(self._segments(rows), self._tokenizer, len(rows))
         tokens = NewsTokens(
             tokens=segments.tokens,
@@ -145,14 +145,6 @@ def load_packer(folder: Path) -> Articles:
             f"{folder / TEXT}: was not written by this version; prepare the log and train the model again"
         ) from error
     return Articles(facts, document_frequencies=folder / DOCUMENT_FREQUENCIES, encoder=str(folder / ENCODER))
-
-
-def _parts(article: str | Sequence[str]) -> tuple[str, ...]:
-    """Title, abstract and body; those not given are empty."""
-    parts = (article,) if isinstance(article, str) else tuple(article)
-    if len(parts) > len(FIELDS):
-        raise InputError(f"an article has {len(parts)} parts, expected title, abstract and body")
-    return parts + ("",) * (len(FIELDS) - len(parts))
 
 
 def _as_tensor(array: Array) -> Tensor:

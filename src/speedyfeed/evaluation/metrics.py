@@ -13,13 +13,15 @@ Candidates that cannot be scored have score -inf, which ranks them last.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.ragged import Ragged
 
+Pool = Literal["split", "day", "all"]
+"""Articles that recall searches: candidates of the split, candidates of the impression's day, or all articles."""
 CTR_AT = (1, 3, 5, 10)
 """Numbers of first candidates whose click-through rate is measured."""
 IN_HISTORY = -1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.packed import ArticlePacker, PackedNews, pack_texts
+from speedyfeed.models.packed import Article, ArticlePacker, PackedNews, pack_texts
 from speedyfeed.progress import Report, silent
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ class NewsModule(nn.Module):
 
     def encode(
         self,
-        texts: Sequence[str | Sequence[str]],
+        texts: Sequence[Article],
         *,
         categories_M: Tensor | None = None,
         report: Report = silent,
     ) -> NDArray[np.float32]:
-        """Encode raw texts, (texts, dim); a text is a string, or its title, abstract and body.
+        """Encode raw texts, (texts, dim); a text is a string, or title, abstract and body in order or by name.
 
         A trained encoder prepares them like its training data, refined if that was. `categories_M` are indices of
         their categories, 0 where unknown.

@@ -8,55 +8,18 @@ Shapes: M articles   K segments   W words per segment   E word width   D embeddi
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
+from speedyfeed.models.config import WordConfig
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.ranges import Ranges, check_ranges
 
 NUM_FIELDS = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WordConfig:
-    """Settings of the news encoders that start from words: nrms, naml, lstur and npa."""
-
-    width: int = 300
-    """Width of the word embeddings, in numbers."""
-    glove: Path | None = None
-    """Text file of pretrained word vectors of that width, such as GloVe; by default words start at random."""
-    heads: int = 16
-    """Number of attention heads over words (nrms); must divide the width of a news embedding."""
-    window: int = 3
-    """Width of the convolution over words, in words (naml, lstur, npa)."""
-    query_width: int = 200
-    """Hidden width of the additive attention over words."""
-    category_width: int = 32
-    """Width of the category embeddings (naml, lstur)."""
-    segment_length: int = 32
-    """Maximum length of a segment of raw text, in words."""
-    dropout: float = 0.2
-    """Dropout probability of word embeddings and of what is computed from them, in training."""
-
-    RANGES: ClassVar[Ranges] = {
-        "width": (1, 1 << 16),
-        "heads": (1, 1 << 16),
-        "window": (1, 1000),
-        "query_width": (1, 1 << 16),
-        "category_width": (1, 1 << 16),
-        "segment_length": (1, 1 << 16),
-        "dropout": (0, 1),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,24 +10,22 @@ Shapes: M articles   K segments   T tokens   H encoder width   D embedding width
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from tyro.conf import arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.bus import Layout, build_layout
+from speedyfeed.models.config import NewsEncoderConfig
 from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import first_position, load_encoder, max_length
-from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.tokenizers import load_tokenizer, parse_encoder
 
 if TYPE_CHECKING:
@@ -39,59 +37,6 @@ CATEGORY_WIDTH = 32
 """Maximum width of a category embedding, which has dimensions of its own beside those of the text."""
 CATEGORY_NORM = 0.25
 """Initial norm of the category embeddings; those of texts have unit norm."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewsEncoderConfig:
-    """Settings of the news encoder, which turns the text of an article into an embedding."""
-
-    encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
-    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME; or an encoder that
-    starts from words: nrms, naml, lstur or npa, which use only this, dim and the settings of words."""
-    dim: int = 256
-    """Width of a news embedding, its category included; 0 leaves out the projection: the encoder's own width for
-    the text, and 32 for the category."""
-    normalize: bool = True
-    """Scaling of news embeddings to unit norm; on by default."""
-    bus: bool = True
-    """Attention between the segments of an article, through their first tokens (BusLM); on by default. Without it,
-    each segment is encoded on its own."""
-    segment_length: int = 32
-    """Maximum length of a segment of raw text, in tokens."""
-    segments: bool = True
-    """Encoding of title, abstract and body as separate segments (BusLM); on by default. Without it, they are one
-    sequence, at a cost quadratic in its length."""
-    categories: bool = True
-    """Category embeddings in dimensions of their own, a quarter of the embedding but at most 32, where articles
-    have categories; on by default."""
-    train_layers: int = 0
-    """Number of layers to train, counted from the last; 0 trains all layers."""
-    frozen_gigabytes: float = 4.0
-    """Size of the cache for outputs of the frozen layers, in gigabytes, when only the last layers are trained."""
-    frozen_file: Path | None = None
-    """File to which the cache of the frozen layers is mapped; by default it is held in memory."""
-    hidden_dropout: float | None = 0.0
-    """Dropout probability of hidden states in training, which cached embeddings then contain; None is the
-    encoder's own."""
-    attention_dropout: float | None = 0.0
-    """Dropout probability of attention weights in training; None is the encoder's own, without fast kernels."""
-    checkpointing: bool = False
-    """Recompute activations in the backward pass, for less memory and about a third more time."""
-    backend: str = "auto"
-    """Implementation of attention: auto, dense (slow reference), grouped, or varlen (CUDA)."""
-
-    RANGES: ClassVar[Ranges] = {
-        "dim": (0, 1 << 16),
-        "segment_length": (3, 1 << 16),
-        "train_layers": (0, 1000),
-        "frozen_gigabytes": (0, MANY),
-        "attention_dropout": (0, 1),
-        "hidden_dropout": (0, 1),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class NewsEncoder(NewsModule):

@@ -9,7 +9,7 @@ The same form serves a batch and a whole memory-mapped store: `select` takes art
 Shapes: T tokens   K segments   M articles   L tokens of a padded segment
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from speedyfeed.errors import InputError
+from speedyfeed.data.tables import FIELDS
+from speedyfeed.errors import InputError, list_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -143,10 +144,14 @@ class PackedNews:
         )
 
 
+Article = str | Sequence[str] | Mapping[str, str]
+"""Raw article: its title; its title, abstract and body, later ones optional; or these three by name."""
+
+
 class ArticlePacker(Protocol):
     """Prepares raw articles like the training data of a model; saved with the model."""
 
-    def __call__(self, articles: Sequence[str | Sequence[str]], /) -> PackedNews:
+    def __call__(self, articles: Sequence[Article], /) -> PackedNews:
         """Pack articles, each given as its title, or as title, abstract and body."""
 
     def save(self, folder: Path, /) -> None:
@@ -159,13 +164,35 @@ def count_up(lengths: Tensor) -> Tensor:
     return torch.arange(int(lengths.sum())) - torch.repeat_interleave(starts, lengths)
 
 
-def pack_texts(
-    texts: Sequence[str | Sequence[str]], tokenizer: "PreTrainedTokenizerFast", segment_length: int
-) -> PackedNews:
+def article_parts(articles: Sequence[Article]) -> list[tuple[str, ...]]:
+    """Title, abstract and body of each article, empty where not given; anything else is refused."""
+    if isinstance(articles, str | Mapping):
+        raise InputError("articles: found a single one, expected a list; give [article]")
+    return [_parts(number, article) for number, article in enumerate(articles)]
+
+
+def _parts(number: int, article: Article) -> tuple[str, ...]:
+    if isinstance(article, Mapping):
+        if wrong := sorted(map(str, set(article) - set(FIELDS))):
+            raise InputError(
+                f"article {number}: found {', '.join(wrong)}, expected only {list_words(FIELDS, 'and')}"
+            )
+        parts = tuple(article.get(name, "") for name in FIELDS)
+    else:
+        parts = (article,) if isinstance(article, str) else tuple(article)
+    if len(parts) > len(FIELDS):
+        raise InputError(f"article {number}: found {len(parts)} parts, expected {list_words(FIELDS, 'and')}")
+    for part in parts:
+        if not isinstance(part, str):
+            raise InputError(f"article {number}: found {part!r}, expected text")
+    return parts + ("",) * (len(FIELDS) - len(parts))
+
+
+def pack_texts(texts: Sequence[Article], tokenizer: "PreTrainedTokenizerFast", segment_length: int) -> PackedNews:
     """Tokenize texts: a string is one segment; title, abstract and body are three, without empty ones."""
     segments = [
-        [(0, text)] if isinstance(text, str) else [(n, part) for n, part in enumerate(text) if part.strip()]
-        for text in texts
+        [(0, text)] if isinstance(text, str) else [(n, part) for n, part in enumerate(parts) if part.strip()]
+        for text, parts in zip(texts, article_parts(texts), strict=True)
     ]
     flat = [part for parts in segments for _, part in parts]
     encoded = tokenizer(flat, truncation=True, max_length=segment_length) if flat else {"input_ids": []}

@@ -5,7 +5,6 @@ packed news --news--> news_MD          clicks_BLD --user--> users          users
 Shapes: M articles   B users   L clicks   P prefixes, L + 1   D embedding width
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,55 +14,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from speedyfeed.models.base import NewsModule
-from speedyfeed.models.baselines import WORD_ENCODERS, WordConfig
+from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.layers import AdditiveAttention
-from speedyfeed.models.news import NewsEncoder, NewsEncoderConfig
-from speedyfeed.models.users import AttentiveUser, UserConfig, build_user_encoder, encode_prefixes, weigh_clicks
+from speedyfeed.models.news import NewsEncoder
+from speedyfeed.models.users import AttentiveUser, build_user_encoder, encode_prefixes, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.scoring import Users
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecommenderConfig:
-    """Settings of a recommender: its news encoder and its user encoder."""
-
-    news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
-    words: WordConfig = field(default_factory=WordConfig)
-    """Settings of news encoders that start from words; unused by language models."""
-    user: UserConfig = field(default_factory=UserConfig)
-    max_clicks: int | None = None
-    """Maximum number of clicks, the latest ones, that users are encoded from, as in training; None for all."""
-
-    @property
-    def latest_clicks(self) -> slice:
-        """Part of a history, oldest click first, that users are encoded from."""
-        return slice(None if self.max_clicks is None else -self.max_clicks, None)
-
-    @property
-    def uses_words(self) -> bool:
-        """Whether the news encoder starts from words of a store's vocabulary, not tokens of a language model."""
-        return self.news.encoder in WORD_ENCODERS
-
-    @property
-    def has_unit_norm(self) -> bool:
-        """Whether article embeddings have unit norm, so that inner products are cosines."""
-        return self.news.normalize and not self.uses_words
-
-    @property
-    def uses_user_ids(self) -> bool:
-        """Whether it learns an embedding of each user of the train split."""
-        return self.user.uses_user_ids or (self.uses_words and WORD_ENCODERS[self.news.encoder].is_user_dependent)
-
-    @property
-    def uses_categories(self) -> bool:
-        """Whether it learns an embedding of each category."""
-        if self.uses_words:
-            return WORD_ENCODERS[self.news.encoder].uses_categories
-        return self.news.categories
 
 
 class RecommenderModule(nn.Module):

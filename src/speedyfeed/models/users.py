@@ -18,16 +18,15 @@ Shapes: B users   L clicks   P prefixes, L + 1   D embedding width   A heads
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.baselines import UserQuery
+from speedyfeed.models.config import UserConfig
 from speedyfeed.models.id_maps import UNKNOWN
-from speedyfeed.ranges import Ranges, check_ranges
 from speedyfeed.scoring import Users
 
 RECENCY = 32
@@ -46,45 +45,6 @@ class UserEncoder(Protocol):
 
         `user_ids_B` are indices of the users, for encoders that use them; 0, or None for all, is an unknown user.
         """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UserConfig:
-    """Settings of the user encoder, which turns clicks into a user embedding."""
-
-    name: str = "attentive"
-    """Name of the user encoder: attentive, self-attention (nrms), additive (naml), gru, lstur-ini, lstur-con,
-    or npa."""
-    recency: bool = True
-    """Learn how much a click counts by the number of clicks since (attentive); on by default."""
-    sharpness: float = 6.0
-    """Sharpness of the soft maximum over clicks that scores an article (attentive), so that one click on something
-    close is enough; 0 scores by the inner product with the mean of the clicks."""
-    heads: int = 8
-    """Number of attention heads of self-attention; must divide the width of a news embedding."""
-    query_width: int = 200
-    """Hidden width of the attention in self-attention, additive and npa."""
-    id_width: int = 64
-    """Width of the embedding of each user id (lstur-ini, lstur-con, npa)."""
-    id_dropout: float = 0.5
-    """Probability of hiding a user's id during training, so that unknown users are served well."""
-
-    RANGES: ClassVar[Ranges] = {
-        "sharpness": (0, 20),
-        "heads": (1, 1 << 16),
-        "query_width": (1, 1 << 16),
-        "id_width": (1, 1 << 16),
-        "id_dropout": (0, 1),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-    @property
-    def uses_user_ids(self) -> bool:
-        """Whether the user encoder learns an embedding of each user id."""
-        return self.name in ("lstur-ini", "lstur-con", "npa")
 
 
 class AttentiveUser(nn.Module):

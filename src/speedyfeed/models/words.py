@@ -11,14 +11,14 @@ Shapes: M articles   K segments   W words per segment   E word width   D embeddi
 import logging
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from speedyfeed.models.base import NewsModule
-from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordConfig, WordEncoder
+from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordEncoder
+from speedyfeed.models.config import WordConfig
 from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.packed import PackedNews
@@ -130,7 +130,7 @@ class WordNewsEncoder(NewsModule):
         """Load the vectors of all words that the GloVe file has; returns how many those are."""
         if self.config.glove is None:
             return {}
-        vectors, rows = load_glove(Path(self.config.glove), self._tokenizer.get_vocab(), self.config.width)
+        vectors, rows = load_glove(self.config.glove, self._tokenizer.get_vocab(), self.config.width)
         self.embedding.weight[rows] = vectors.to(self.embedding.weight)
         num_words = self.num_tokens - len(self._tokenizer.all_special_ids)
         log.info(

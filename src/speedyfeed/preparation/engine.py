@@ -7,9 +7,8 @@ results. Both spill to disk, so memory stays bounded by `EngineConfig.memory`.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import duckdb
 import ibis
@@ -18,28 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speedyfeed.errors import InputError
-from speedyfeed.ranges import Ranges, check_ranges
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineConfig:
-    """Settings of the query engine that prepares a log."""
-
-    engine: Literal["duckdb", "spark"] = "duckdb"
-    """Query engine: duckdb runs inside this process, spark in the active or a local session."""
-    memory: int = 3
-    """Gigabytes of memory the engine may use before it spills to disk."""
-    threads: int = 0
-    """Worker threads of the engine; 0 uses all cores."""
-
-    RANGES: ClassVar[Ranges] = {
-        "memory": (1, 1_000_000),
-        "threads": (0, 10_000),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
+from speedyfeed.preparation.config import EngineConfig
 
 
 class Engine:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.engine import EngineConfig
-from speedyfeed.preparation.prepare import PrepareConfig, Prepared, prepare
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig
+from speedyfeed.preparation.prepare import Prepared, prepare
 from speedyfeed.progress import Report, silent
 
 
@@ -29,7 +29,7 @@ def prepare_frames(
     engine_config: EngineConfig | None = None,
     report: Report = silent,
     *,
-    like: Path | None = None,
+    like: str | Path | None = None,
 ) -> Prepared:
     """Make the store of two frames, or open it when it exists and is up to date.
 

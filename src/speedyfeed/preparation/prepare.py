@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
@@ -34,43 +34,18 @@ from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder
 from speedyfeed.preparation import timeline
-from speedyfeed.preparation.engine import Engine, EngineConfig, open_engine
+from speedyfeed.preparation.config import EngineConfig, PrepareConfig, TextConfig
+from speedyfeed.preparation.engine import Engine, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.preparation.lost_negatives import may_lack_negatives, note_lost_negatives
 from speedyfeed.preparation.splits import write_impressions, write_timelines
-from speedyfeed.preparation.text import TextConfig, TextRules, WrittenNews, first_paragraphs, write_news
+from speedyfeed.preparation.text import TextRules, WrittenNews, first_paragraphs, write_news
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
-from speedyfeed.ranges import Ranges
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrepareConfig(TextConfig):
-    """Settings of a store: the format of its logs, and how texts become tokens."""
-
-    format: str | None = None
-    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default recognised
-    from the names of the files."""
-    columns: str = ""
-    """Columns of a log of interactions that have no usual name, by their meaning:
-    user=visitor,item=doc,time=when,title=headline,body=text."""
-    split: Literal["time", "last"] = "time"
-    """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
-    test and the one before it the validation split."""
-    dev_from: str | None = None
-    """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
-    interactions."""
-    validation: float | None = None
-    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets
-    none aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a
-    validation split of its own keeps that one."""
-
-    RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "validation": (0, 0.5)}
-    """Smallest and largest value of each number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,19 +57,20 @@ class Prepared:
 
 
 def prepare(
-    logs_path: Path,
-    store_path: Path,
+    logs_path: str | Path,
+    store_path: str | Path,
     config: PrepareConfig,
     engine_config: EngineConfig | None = None,
     report: Report = silent,
     *,
-    like: Path | None = None,
+    like: str | Path | None = None,
 ) -> Prepared:
     """Make the store of a log, or open it when it exists and is up to date.
 
     With `like`, text rules, document frequencies and word vocabulary are those of that store, so that models
     trained on it can read the new one.
     """
+    logs_path, store_path = Path(logs_path), Path(store_path)
     options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
     logs = open_logs(logs_path, config.format, options)
     if logs.options is None and options != ReaderOptions():

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import ibis.expr.types as ir
 import pyarrow as pa
@@ -16,54 +15,16 @@ from ibis import _
 
 from speedyfeed.data.manifest import CollectionStatistics, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES
-from speedyfeed.data.tables import FIELDS
-from speedyfeed.errors import InputError
 from speedyfeed.preparation import refine
+from speedyfeed.preparation.config import TextConfig
 from speedyfeed.preparation.engine import Engine
 from speedyfeed.preparation.long_texts import segments_of_long
 from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.progress import Report, counted, silent
-from speedyfeed.ranges import Ranges, check_ranges
 
 CHOSEN = "chosen-words"  # their name in the engine's scratch folder
 PLAIN = "plain-texts"
 SEGMENT_WORDS = 32  # the paper's; words beyond the segment's tokens are dropped by rank
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextConfig:
-    """Settings by which texts become tokens."""
-
-    encoder: str = "minilm"
-    """Encoder whose tokenizer is used: a name, a folder or a Hub id; give the same one to train."""
-    refine: Literal["bm25", "long", "none"] = "bm25"
-    """How each field is shortened: bm25 retains its most informative words; long does so only for texts that do
-    not fit their segments, and leaves others as they are; none retains the first tokens."""
-    fields: tuple[str, ...] = FIELDS
-    """Text fields to read: some of title, abstract and body, in this order."""
-    segment_tokens: int = 32
-    """Maximum tokens of a segment, special tokens included."""
-    body_segments: int = 1
-    """Maximum segments of a body; title and abstract have one each."""
-    body_paragraphs: int = 0
-    """Maximum paragraphs of a body to read, from its start; 0 reads all. A line break ends a paragraph."""
-
-    RANGES: ClassVar[Ranges] = {
-        "segment_tokens": (1, 1 << 16),
-        "body_segments": (1, 10_000),
-        "body_paragraphs": (0, 1 << 31),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
-            raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """Maximum segments of each field."""
-        return tuple(self.body_segments if field == "body" else 1 for field in self.fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

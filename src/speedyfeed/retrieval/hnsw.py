@@ -96,11 +96,11 @@ class HnswIndex:
         return index
 
     @classmethod
-    def open(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+    def open(cls, folder: str | Path, facts: Mapping[str, Any]) -> Self:
         """Load an index that `save` wrote; `facts` are what its `index.json` holds."""
         index = cls(facts["width"], np.array(facts["bounds"]), facts["num_groups"], HnswConfig(**facts["config"]))
         for number, graph in enumerate(index._graphs):
-            graph.load(folder / f"{number}.usearch")
+            graph.load(Path(folder) / f"{number}.usearch")
         return index
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class HnswIndex:
                 ids = torch.cat([ids, torch.from_numpy(found.ids)], 1).gather(1, chosen)
         return Neighbours(ids=ids.numpy(), scores=scores.numpy())
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         facts = {
             "kind": "hnsw",
             "width": self._width,
@@ -144,7 +144,7 @@ class HnswIndex:
             "num_groups": self._num_groups,
             "config": dataclasses.asdict(self._config),
         }
-        with new_folder(folder) as partial:
+        with new_folder(Path(folder)) as partial:
             for number, graph in enumerate(self._graphs):
                 graph.save(partial / f"{number}.usearch")
             write_json(partial / FACTS, facts)

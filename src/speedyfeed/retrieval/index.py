@@ -53,7 +53,7 @@ class Index(Protocol):
     def search(self, queries: Embeddings, k: int) -> Neighbours:
         """Find the k best articles for each query, or all articles if there are fewer than k."""
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the index into a new folder, to be opened with `open_index`."""
 
     @property
@@ -78,8 +78,9 @@ class ExactIndex:
         return cls(ids, embeddings)
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: str | Path) -> Self:
         """Map an index that `save` wrote, without loading it."""
+        folder = Path(folder)
         return cls(open_array(folder, "ids"), open_array(folder, "embeddings"))
 
     def __len__(self) -> int:
@@ -121,8 +122,8 @@ class ExactIndex:
             positions = torch.cat([positions, top.indices + start], dim=1).gather(1, chosen)
         return best.numpy(), positions.numpy()
 
-    def save(self, folder: Path) -> None:
-        with new_folder(folder) as partial:
+    def save(self, folder: str | Path) -> None:
+        with new_folder(Path(folder)) as partial:
             np.save(partial / "ids.npy", self._ids)
             np.save(partial / "embeddings.npy", self._embeddings)
             write_json(partial / FACTS, {"kind": "exact"})

@@ -17,8 +17,9 @@ from speedyfeed.retrieval.index import FACTS, BuildIndex, Embeddings, ExactIndex
 log = logging.getLogger(__name__)
 
 
-def open_index(folder: Path) -> Index:
+def open_index(folder: str | Path) -> Index:
     """Open the index that was saved in a folder, of whichever kind it is."""
+    folder = Path(folder)
     verify_checksums(folder, "remove the folder to rebuild it")
     try:
         facts = json.loads((folder / FACTS).read_text("utf-8"))

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
@@ -432,7 +432,7 @@ def open_feed(
     """Open the feed of a finished run; its HNSW graphs, if it needs any, are cached in the folder `cache`."""
     run = run.resolve()  # a link that changes while files are read must not mix two runs
     if not run.is_dir():
-        raise InputError(f"{run}: no such folder; train a run with: speedyfeed train STORE {run}")
+        raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")
     model = Recommender.from_pretrained(run)
     if model.news.is_user_dependent:
         raise InputError(

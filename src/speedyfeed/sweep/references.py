@@ -21,11 +21,11 @@ from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import RECALL_AT, evaluate
-from speedyfeed.evaluation.metrics import RANKING, measure_ranking
+from speedyfeed.evaluation.metrics import RANKING, Pool, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings, ExactIndex
-from speedyfeed.run_evaluation import SEED, Pool, days_of, default_pool
+from speedyfeed.run_evaluation import SEED, days_of, default_pool
 from speedyfeed.scoring import Users
 
 NEWSROOM = "newsroom.json"

@@ -12,29 +12,13 @@ import numpy as np
 
 from speedyfeed.data.store import Store
 from speedyfeed.markdown import table
+from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.sweep.references import Reference, find_references
 from speedyfeed.sweep.summary import Spread
-from speedyfeed.sweep.trials import Limits, Trial, Variant, run_trials
+from speedyfeed.sweep.trials import Trial, Variant, run_trials
 from speedyfeed.training.config import RunConfig
 
 METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SweepConfig(Limits):
-    """Which variants are trained with which seeds, and for how long."""
-
-    runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
-    """Variants to train: names of recipes, of recipes in a workflow (nrms-conventional, npa-fast), or of encoders
-    (a folder, ORG/NAME, half:NAME), which are trained as speed-mini is."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds that every variant is trained with."""
-    logs: Path | None = None
-    """Raw logs of the store; those of a synthetic newsroom tell the best possible AUC."""
-    minutes: float | None = 1.0
-    """Training time of every run in minutes, validations not counted."""
-    epochs: int = 100
-    """Passes over all users after which a run ends, if the minutes have not passed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

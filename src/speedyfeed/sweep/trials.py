@@ -12,9 +12,8 @@ import logging
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -24,7 +23,6 @@ from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
-from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Watch, train
@@ -35,43 +33,6 @@ log = logging.getLogger(__name__)
 
 TRIAL = "trial.json"
 VALUES = "values.parquet"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How long every run trains and how often it is validated."""
-
-    epochs: int = 1
-    """Passes over all users after which a run ends."""
-    steps: int | None = None
-    """Batches after which a run ends, if that comes first."""
-    minutes: float | None = None
-    """Training time in minutes after which a run ends, validations not counted, if that comes first."""
-    validations: int = 4
-    """Validations of a run after the initial one; the best model is evaluated. With 0, the last one is."""
-    validation_impressions: int = 400
-    """Dev impressions in the validation sample that the best model is chosen by."""
-    precision: str = "fp32"
-    """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
-
-    RANGES: ClassVar[Ranges] = {
-        "epochs": (1, MANY),
-        "steps": (0, MANY),
-        "minutes": (0.001, MANY),
-        "validations": (0, MANY),
-        "validation_impressions": (1, MANY),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
-    def limit(self, run: RunConfig) -> RunConfig:
-        """The run within these limits; one without training steps, such as zero-shot, stays without."""
-        limits = {field.name: getattr(self, field.name) for field in fields(Limits)}
-        if run.train.steps == 0:
-            limits |= {"steps": 0, "validations": 0}
-        return replace(run, train=replace(run.train, max_checkpoints=1, **limits))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -139,10 +139,10 @@ class Newsroom:
     """Figures of the log beside the paper's."""
 
 
-def synthesize(out: Path, config: SynthConfig, progress: Report | None = None) -> Newsroom:
+def synthesize(out: str | Path, config: SynthConfig, progress: Report | None = None) -> Newsroom:
     """Write a newsroom to the folder `out`, completely or not at all."""
     shape = _choose_shape(config)
-    with new_folder(out) as folder:
+    with new_folder(Path(out)) as folder:
         newsroom = _write_newsroom(folder, config, shape, progress or silent)
         write_json(folder / "newsroom.json", asdict(newsroom))
     return newsroom

@@ -5,7 +5,7 @@ Shapes: V all articles, D embedding width.
 
 import torch
 
-from speedyfeed.checksums import verify_checksums
+from speedyfeed.checksums import share_equal, verify_checksums
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder
@@ -29,6 +29,7 @@ def save_best(run: RunFolder, model: Recommender, name: str) -> None:
     if not path.exists():  # a resumed run may validate this step again
         with new_folder(path) as folder:
             model.save_pretrained(folder)
+            share_equal(folder, run.checkpoints.glob("step-*/model"))
     for other in run.best.glob("step-*"):
         if other != path:
             remove_folder(other)
@@ -86,3 +87,4 @@ def _write_model(
     )
     with new_folder(run.model) as folder:
         model.save_pretrained(folder)
+        share_equal(folder, [*run.best.glob("step-*"), *run.checkpoints.glob("step-*/model")])

@@ -10,7 +10,7 @@ A checkpoint is written to a temporary folder and renamed when complete; no pick
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from speedyfeed.batching.loader import LoaderState
-from speedyfeed.checksums import damaged, verify_checksums, write_checksums
+from speedyfeed.checksums import damaged, share_equal, verify_checksums, write_checksums
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder, write_json
@@ -83,6 +83,7 @@ class Checkpointer:
             cache=trainer.cache,
             oldest_row=progress.step - trainer.config.cache_in_use.gamma,
             owed=owed,
+            best=trainer.run.best.glob("step-*"),
         )
         prune(self._folder, trainer.config.train.max_checkpoints)
 
@@ -99,8 +100,12 @@ def save_checkpoint(
     cache: NewsCache | None,
     oldest_row: int,
     owed: dict[str, Tensor],
+    best: Iterable[Path] = (),
 ) -> Path:
-    """Write a checkpoint below `folder`, without cache rows older than step `oldest_row`."""
+    """Write a checkpoint below `folder`, without cache rows older than step `oldest_row`.
+
+    Files that the saved models `best` hold too are shared with them.
+    """
     path = checkpoint_path(folder, progress.step)
     if path.exists():
         return path
@@ -112,6 +117,7 @@ def save_checkpoint(
     tensors |= {f"owed.{name}": value for name, value in owed.items()}
     with new_folder(path) as partial:
         model.save_pretrained(partial / "model")
+        share_equal(partial / "model", best)
         save_file({name: value.contiguous() for name, value in tensors.items()}, partial / TRAINING)
         write_json(partial / STATE, {"progress": asdict(progress), "scaler": scaler.state_dict()})
         write_checksums(partial, [TRAINING, STATE])

@@ -6,12 +6,8 @@ from typing import ClassVar, Literal
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.errors import InputError
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.recommender import RecommenderConfig
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
-from speedyfeed.training.losses import LossConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +81,39 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LossConfig:
+    """Losses that are learned from clicks, and their weights."""
+
+    fallback_negatives_weight: float = 0.0
+    """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
+    0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
+    in_batch: float | None = None
+    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0, and
+    1 in a log without impressions."""
+    popularity_correction: float = 0.0
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, is none, as
+    the bias of an article learns it; 1 is full."""
+    temperature: float = 0.15
+    """Temperature that inner products of users and articles are divided by."""
+    learn_temperature: bool = False
+    """Train the temperature, starting from the given value; off by default."""
+    article_bias: bool = True
+    """A learned number for each article, on by default, that takes up its popularity while training: embeddings
+    then learn taste. It is no part of the model. Without it, embeddings learn popularity as well."""
+
+    RANGES: ClassVar[Ranges] = {
+        "fallback_negatives_weight": (0, 1e6),
+        "in_batch": (0, 1),
+        "popularity_correction": (0, 1e6),
+        "temperature": (1e-6, 1e6),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """Settings of a whole run, as a recipe returns them."""
 
@@ -114,3 +143,34 @@ class RunConfig:
         return RecommenderConfig(
             news=self.news, words=self.words, user=self.user, max_clicks=self.batch.max_clicks
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileConfig:
+    """Which run is profiled, and over how many steps."""
+
+    recipe: str = "speed-mini"
+    """Recipe of the profiled run; it must have a language model as news encoder."""
+    encoder: str | None = None
+    """Pretrained news encoder to use instead of the recipe's."""
+    precision: str = "fp32"
+    """Number format of the computation: fp32, bf16, or fp16 on CUDA."""
+    skip: int = 200
+    """Steps that are planned but not computed, so that the cache is warm when the profile starts."""
+    warmup: int = 2
+    """Steps computed before the first one that is timed."""
+    steps: int = 12
+    """Number of timed training steps."""
+    seed: int = 0
+    """Seed of the order of users, the negatives and the weights."""
+
+    RANGES: ClassVar[Ranges] = {
+        "skip": (0, 1_000_000),
+        "warmup": (0, 1_000_000),
+        "steps": (1, 1_000_000),
+        "seed": (0, MAX_SEED),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)

@@ -15,6 +15,7 @@ from speedyfeed.files import FolderLock
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import best_name, write_model
 from speedyfeed.training.checkpoint import Checkpointer
+from speedyfeed.training.disk import announce
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.metrics import Meter, MetricsFile
 from speedyfeed.training.run_folder import RunFolder, plain_config
@@ -268,6 +269,7 @@ def _note_start(trainer: Trainer, *, is_new: bool) -> None:
         if note.startswith("warning: "):
             log.warning("%s", note)
     if is_new:
+        group.on_rank_0(lambda: announce(trainer))
         vectors = trainer.model.news.load_vectors()
         group.on_rank_0(lambda: run.note(word_vectors=vectors))
 

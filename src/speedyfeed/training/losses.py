@@ -9,53 +9,19 @@ articles, D embedding width.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from speedyfeed.encoding.central import dispatch
-from speedyfeed.ranges import Ranges, check_ranges
 from speedyfeed.scoring import Users
+from speedyfeed.training.config import LossConfig
 
 BIAS_SCALE = 50.0
 """Logits per unit of an article's bias: learning rates of embeddings are far too small for logits."""
 MAX_LOGITS = 2**22
 """Maximum number of logits of the in-batch loss in memory; three such arrays take 50 MB."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LossConfig:
-    """Losses that are learned from clicks, and their weights."""
-
-    fallback_negatives_weight: float = 0.0
-    """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
-    0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
-    in_batch: float | None = None
-    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0, and
-    1 in a log without impressions."""
-    popularity_correction: float = 0.0
-    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, is none, as
-    the bias of an article learns it; 1 is full."""
-    temperature: float = 0.15
-    """Temperature that inner products of users and articles are divided by."""
-    learn_temperature: bool = False
-    """Train the temperature, starting from the given value; off by default."""
-    article_bias: bool = True
-    """A learned number for each article, on by default, that takes up its popularity while training: embeddings
-    then learn taste. It is no part of the model. Without it, embeddings learn popularity as well."""
-
-    RANGES: ClassVar[Ranges] = {
-        "fallback_negatives_weight": (0, 1e6),
-        "in_batch": (0, 1),
-        "popularity_correction": (0, 1e6),
-        "temperature": (1e-6, 1e6),
-    }
-    """Smallest and largest value of each number."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,9 @@ from speedyfeed import __version__
 from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
 from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
-from speedyfeed.errors import InputError
+from speedyfeed.errors import InputError, command
 from speedyfeed.files import new_folder, write_json
+from speedyfeed.pretrained import find_recommender
 from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"
@@ -135,18 +136,23 @@ class RunFolder:
             )
 
 
-def start_run(path: Path, config: RunConfig, store: Store, *, warm_start: Path | None = None) -> RunFolder:
+def start_run(
+    path: str | Path, config: RunConfig, store: Store, *, warm_start: str | Path | None = None
+) -> RunFolder:
     """Create a run folder; a folder that holds a run already is refused.
 
     `warm_start` is a finished run whose weights the new one begins with.
     """
+    path = Path(path)
     if (path / RUN).exists():
         raise InputError(f"{path}: has a run already; add --resume to go on with it, or give another folder")
+    if warm_start is not None:
+        find_recommender(warm_start)
     facts = RunFacts(
         config=config,
         store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
         text=store.text_facts,
-        warm_start=None if warm_start is None else str(_absolute(warm_start)),
+        warm_start=None if warm_start is None else str(_absolute(Path(warm_start))),
     )
     with new_folder(path) as folder:
         write_json(folder / RUN, seal(facts.to_json()))
@@ -160,13 +166,14 @@ def _absolute(path: Path) -> Path:
     return path.resolve() if path.exists() else path
 
 
-def open_run(path: Path) -> RunFolder:
+def open_run(path: str | Path) -> RunFolder:
     """Open an existing run folder."""
+    path = Path(path)
     try:
         values = json.loads((path / RUN).read_text("utf-8"))
         is_whole = is_intact(values)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path}: no run here; start one with: speedyfeed train STORE {path}") from error
+        raise InputError(f"{path}: no run here; start one with: {command('train', 'STORE', path)}") from error
     except (ValueError, TypeError) as error:
         raise damaged(path / RUN, AGAIN) from error
     if not is_whole:

@@ -24,8 +24,8 @@ from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.encoding.owed_gradients import OwedGradients
 from speedyfeed.errors import InputError
+from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import UNKNOWN
-from speedyfeed.models.recommender import RecommenderConfig
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
 from speedyfeed.random import Stream, random_bits

@@ -24,9 +24,10 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderModule
+from speedyfeed.training.config import LossConfig
 from speedyfeed.training.distributed.partition import PartitionedEncoder, local_users, share_of
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.losses import ClickLoss, LossConfig
+from speedyfeed.training.losses import ClickLoss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

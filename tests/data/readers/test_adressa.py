@@ -88,6 +88,13 @@ def test_a_broken_event_names_its_line(log, impression_rows, line, found):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("time", [-1, SECONDS * 1000, 2**62])
+def test_times_in_another_unit_are_refused(log, impression_rows, time):
+    train, _ = adressa.open_splits(log([event("cx:7", "a1"), event("cx:8", "a1", time=time)], LAST))
+    with pytest.raises(InputError, match=rf"20170101:2: found time {time}, expected whole seconds since 1970"):
+        impression_rows(train)
+
+
 def test_one_day_is_too_few(log):
     with pytest.raises(InputError, match="found fewer than two days, expected two or more files of JSON events"):
         adressa.open_splits(log(FIRST))

@@ -59,6 +59,11 @@ def test_a_broken_record_names_its_line(log, impression_rows, record, message):
     assert f"users.tsv:4: {message}" in str(error.value)
 
 
+def test_users_without_impressions_are_left_out(log, impression_rows):
+    (split,) = msnews.open_splits(log(users="U7#\nU8#\n"))
+    assert impression_rows(split) == []
+
+
 def test_missing_news_are_an_error(log):
     folder = log()
     (folder / "news.tsv").unlink()

@@ -14,9 +14,7 @@ import torch
 
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError, LostRanksError
-from speedyfeed.models.baselines import WordConfig
-from speedyfeed.models.news import NewsEncoderConfig
-from speedyfeed.models.users import UserConfig
+from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
 from speedyfeed.recipes import conventional
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run

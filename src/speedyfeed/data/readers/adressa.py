@@ -8,6 +8,7 @@ is no abstract and no body.
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,10 @@ from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 
 FILES = "two or more files of JSON events named by their day, as 20170101 or 20170101.json"
+
+EARLIEST = 631_152_000
+"""Seconds since 1970 of 1990-01-01: earlier times are of a wrong unit."""
+SECONDS_PER_DAY = 86_400
 
 _DAY = re.compile(r"\d{8}(\.jsonl?)?")
 _EVENT = pa.schema(
@@ -114,7 +119,20 @@ def _read_events(path: Path) -> Iterator[pa.RecordBatch]:
             "both",
             "add them or remove the line",
         )
+        _check_times(lines, events["time"], has_id)
         yield events.filter(has_id)
+
+
+def _check_times(lines: Lines, times: pa.Int64Array, has_id: pa.BooleanArray) -> None:
+    """Refuse events with an id before 1990 or after tomorrow."""
+    latest = int(time.time()) + SECONDS_PER_DAY
+    is_sound = pc.and_(pc.greater_equal(times, EARLIEST), pc.less_equal(times, latest))
+    lines.check(
+        pc.or_(is_sound.fill_null(True), pc.invert(has_id)),
+        lambda row: f"time {times[row]}",
+        "whole seconds since 1970, from 1990 to now",
+        "correct or remove the line",
+    )
 
 
 def _parse(lines: Lines) -> pa.RecordBatch:

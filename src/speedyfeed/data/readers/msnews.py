@@ -53,6 +53,8 @@ def _read_impressions(path: Path) -> Iterator[pa.RecordBatch]:
         user_id, record = lines.split(_RECORD, "#", max_splits=1)
         records = split_lists(record, "\t")
         impressions = lines.explode(records)
+        if not len(impressions.text):
+            continue  # users without impressions alone
         impression_id, time, clicked, skipped = impressions.split(_IMPRESSION, "#")
         num_rows = len(impression_id)
         yield pa.record_batch(

@@ -1,0 +1,195 @@
+"""A small world to break things in: logs, a store and a finished run, and commands that run in forked processes.
+
+A forked process has all libraries imported already, so that a command takes a fraction of a second.
+"""
+
+import gc
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from speedyfeed.cli.main import main
+from speedyfeed.errors import InputError
+
+NOBODY = 65534
+"""User id without rights, so that permissions hold even where the suite is run by root."""
+LINKED_BYTES = 1 << 16
+"""Size from which a file of a copy is a link to the original: nothing changes such files in place."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a command printed, and how it ended."""
+
+    code: int
+    """Exit code; negative for a signal."""
+    out: str
+    errors: str
+    seconds: float
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it ended with exit code 2 and one line that says why, after whatever was reported before."""
+        lines = self.errors.strip().splitlines()
+        return self.code == 2 and bool(lines) and lines[-1].startswith("speedyfeed: ") and "Traceback" not in lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """Folders of a small log, its store, an encoder and a finished run."""
+
+    folder: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """Options of the smallest training run."""
+        encoder = ("--encoder", str(self.folder / "encoder"), "--news.dim", "16")
+        return (
+            "--recipe",
+            "tiny",
+            *encoder,
+            "--precision",
+            "fp32",
+            "--checkpoint-every",
+            "2",
+            "--validations",
+            "1",
+        )
+
+
+def make_world(folder: Path) -> World:
+    """Make a log, a store, a run with two checkpoints, and the index of its evaluation."""
+    world = World(folder=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _require(run_forked(lambda: _make_encoder(folder / "encoder")))
+    size = ("--users", "60", "--news", "80", "--days", "4")
+    for words in (
+        ("synth", world.logs, *size),
+        ("prepare", world.logs, world.store),
+        ("train", world.store, world.run, *world.training, "--steps", "4", "--lr", "0.01"),
+        ("evaluate", world.run),
+    ):
+        _require(run_command(words))
+    return world
+
+
+def run_command(words: Sequence[object], *, as_nobody: bool = False, kill_after: float | None = None) -> Answer:
+    """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds."""
+    return run_forked(lambda: main([str(word) for word in words]), as_nobody=as_nobody, kill_after=kill_after)
+
+
+def run_forked(work: Callable[[], None], *, as_nobody: bool = False, kill_after: float | None = None) -> Answer:
+    """Do some work in a forked process."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            _work(work, out.fileno(), errors.fileno(), as_nobody=as_nobody)
+        code = _wait(pid, kill_after)
+        texts = []
+        for file in (out, errors):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return Answer(code=code, out=texts[0], errors=texts[1], seconds=time.monotonic() - started)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder; large files are linked."""
+
+    def copy(old: str, new: str) -> None:
+        (os.link if os.path.getsize(old) >= LINKED_BYTES else shutil.copyfile)(old, new)
+
+    shutil.copytree(source, target, copy_function=copy)
+
+
+def _wait(pid: int, kill_after: float | None) -> int:
+    if kill_after is not None:
+        deadline = time.monotonic() + kill_after
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _work(work: Callable[[], None], out: int, errors: int, *, as_nobody: bool) -> NoReturn:
+    code = 1
+    try:
+        gc.freeze()  # what the parent holds is not this process's to close
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.dup2(out, 1)
+        os.dup2(errors, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
+        logging.root.handlers.clear()
+        if as_nobody and os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        code = _exit_code(work)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _exit_code(work: Callable[[], None]) -> int:
+    try:
+        work()
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _require(answer: Answer) -> None:
+    if answer.code:
+        raise InputError(f"the world could not be made: {answer.errors.strip()}")
+
+
+def _make_encoder(folder: Path) -> None:
+    """Write an encoder of two narrow layers with the tokenizer of MiniLM, untrained."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from speedyfeed.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer("minilm")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

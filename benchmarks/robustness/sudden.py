@@ -1,0 +1,172 @@
+"""Every command killed (SIGKILL) at random moments: nothing is lost, nothing is half-made.
+
+After a kill, what the command writes is whole or not there, and its input is as before. The same command, or
+--resume where a run exists, then ends with the bytes of an undisturbed one.
+
+Example: python -m benchmarks sudden --rounds 100 --json
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from benchmarks.robustness.sandbox import World, make_world, run_command
+from speedyfeed.checksums import sha256
+from speedyfeed.markdown import table
+from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A command that writes something."""
+
+    words: Callable[[World, Path], list[object]]
+    """The command, and --resume where it goes on."""
+    result: Callable[[Path], Path]
+    """The file or folder that is whole or not there."""
+
+
+def _train(world: World, out: Path) -> list[object]:
+    if (out / "run" / "run.json").exists():
+        return ["train", world.store, out / "run", "--resume"]
+    return ["train", world.store, out / "run", *world.training, "--steps", "4"]
+
+
+TASKS: Mapping[str, Task] = {
+    "synth": Task(
+        words=lambda world, out: ["synth", out / "logs", "--users", "60", "--news", "80", "--days", "4"],
+        result=lambda out: out / "logs",
+    ),
+    "prepare": Task(
+        words=lambda world, out: ["prepare", world.logs, out / "store"], result=lambda out: out / "store"
+    ),
+    "train": Task(words=_train, result=lambda out: out / "run" / "model"),
+    "evaluate": Task(
+        words=lambda world, out: ["evaluate", world.run, "--per-impression", out / "values.parquet"],
+        result=lambda out: out / "values.parquet",
+    ),
+    "rank": Task(
+        words=lambda world, out: ["rank", world.run, world.store, out / "ranking.zip"],
+        result=lambda out: out / "ranking.zip",
+    ),
+    "export": Task(
+        words=lambda world, out: ["export", world.run, out / "vectors", "--embeddings"],
+        result=lambda out: out / "vectors",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuddenConfig:
+    """How many kills."""
+
+    rounds: int = 100
+    """Number of kills, over all commands in turn."""
+    seed: int = 0
+    """Seed of the moments."""
+
+    RANGES: ClassVar[Ranges] = {"rounds": (1, MANY), "seed": (0, MAX_SEED)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """One kill, and the state after it."""
+
+    command: str
+    after: float
+    """Seconds until the kill."""
+    was_killed: bool
+    """Whether the command was still running then."""
+    is_whole: bool
+    """Whether its result was whole or not there."""
+    is_same: bool
+    """Whether the command, run again, ended with the bytes of the undisturbed one."""
+    message: str = ""
+    """Errors of the command that was run again, if it failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuddenFigures:
+    rounds: list[Round] = field(default_factory=list)
+    is_input_intact: bool = True
+    """Whether logs, store and run are as they were before all rounds."""
+
+
+def measure(config: SuddenConfig) -> SuddenFigures:
+    """Make a world and run every command undisturbed, then kill them one by one."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="sudden-") as scratch:
+        world = make_world(Path(scratch) / "world")
+        inputs = contents(world.logs) | contents(world.store) | contents(world.run / "model")
+        rounds = kill_in_turn(world, Path(scratch) / "out", config)
+        after = contents(world.logs) | contents(world.store) | contents(world.run / "model")
+    return SuddenFigures(rounds=rounds, is_input_intact=inputs == after)
+
+
+def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Round]:
+    """Run all rounds."""
+    rng = random.Random(config.seed)
+    undisturbed = {}
+    for name in list(TASKS)[: config.rounds]:
+        out = _fresh(scratch)
+        answer = run_command(TASKS[name].words(world, out))
+        assert answer.code == 0, answer.errors
+        undisturbed[name] = (answer.seconds, contents(TASKS[name].result(out)))
+    names = list(undisturbed)
+    return [
+        _round(world, _fresh(scratch), name, rng.uniform(0, undisturbed[name][0]), undisturbed[name][1])
+        for name in (names[number % len(names)] for number in range(config.rounds))
+    ]
+
+
+def _round(world: World, out: Path, name: str, after: float, expected: Mapping[str, str]) -> Round:
+    task = TASKS[name]
+    killed = run_command(task.words(world, out), kill_after=after)
+    left = contents(task.result(out))
+    again = killed
+    if killed.code:
+        done = left == expected and name in ("synth", "export")  # these refuse a folder that is there
+        again = killed if done else run_command(task.words(world, out))
+    return Round(
+        command=name,
+        after=after,
+        was_killed=killed.code < 0,
+        is_whole=left in ({}, expected),
+        is_same=contents(task.result(out)) == expected,
+        message="" if again.code <= 0 else again.errors.strip(),
+    )
+
+
+def contents(path: Path) -> dict[str, str]:
+    """Checksums of a file, or of all files of a folder; none where there is nothing."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path.parent).as_posix(): sha256(file) for file in files}
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def tables(figures: SuddenFigures) -> str:
+    """A row per command."""
+    rows = []
+    for name in TASKS:
+        some = [one for one in figures.rounds if one.command == name]
+        counts = [sum(getattr(one, kind) for one in some) for kind in ("was_killed", "is_whole", "is_same")]
+        rows.append([name, str(len(some)), *map(str, counts)])
+    text = table(["command", "rounds", "killed in time", "whole or not there", "same bytes after"], rows)
+    wrong = [one for one in figures.rounds if not (one.is_whole and one.is_same)]
+    lines = [f"{one.command} after {one.after:.2f} s: {one.message or 'differs'}" for one in wrong]
+    return "\n".join([text, f"input intact: {'yes' if figures.is_input_intact else 'no'}", *lines])

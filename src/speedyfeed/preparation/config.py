@@ -1,0 +1,90 @@
+"""Settings of a store and of the query engine that makes it, apart from the engine, so that they load quickly."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from speedyfeed.data.tables import FIELDS
+from speedyfeed.errors import InputError
+from speedyfeed.ranges import Ranges, check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Settings of the query engine that prepares a log."""
+
+    engine: Literal["duckdb", "spark"] = "duckdb"
+    """Query engine: duckdb runs inside this process, spark in the active or a local session."""
+    memory: int = 3
+    """Gigabytes of memory the engine may use before it spills to disk."""
+    threads: int = 0
+    """Worker threads of the engine; 0 uses all cores."""
+
+    RANGES: ClassVar[Ranges] = {
+        "memory": (1, 1_000_000),
+        "threads": (0, 10_000),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig:
+    """Settings by which texts become tokens."""
+
+    encoder: str = "minilm"
+    """Encoder whose tokenizer is used: a name, a folder or a Hub id; give the same one to train."""
+    refine: Literal["bm25", "long", "none"] = "bm25"
+    """How each field is shortened: bm25 retains its most informative words; long does so only for texts that do
+    not fit their segments, and leaves others as they are; none retains the first tokens."""
+    fields: tuple[str, ...] = FIELDS
+    """Text fields to read: some of title, abstract and body, in this order."""
+    segment_tokens: int = 32
+    """Maximum tokens of a segment, special tokens included."""
+    body_segments: int = 1
+    """Maximum segments of a body; title and abstract have one each."""
+    body_paragraphs: int = 0
+    """Maximum paragraphs of a body to read, from its start; 0 reads all. A line break ends a paragraph."""
+
+    RANGES: ClassVar[Ranges] = {
+        "segment_tokens": (1, 1 << 16),
+        "body_segments": (1, 10_000),
+        "body_paragraphs": (0, 1 << 31),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.fields or not set(self.fields) <= set(FIELDS) or len(set(self.fields)) < len(self.fields):
+            raise InputError(f"--fields {' '.join(self.fields)}: expected some of {' '.join(FIELDS)}, each once")
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Maximum segments of each field."""
+        return tuple(self.body_segments if field == "body" else 1 for field in self.fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareConfig(TextConfig):
+    """Settings of a store: the format of its logs, and how texts become tokens."""
+
+    format: str | None = None
+    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default recognised
+    from the names of the files."""
+    columns: str = ""
+    """Columns of a log of interactions that have no usual name, by their meaning:
+    user=visitor,item=doc,time=when,title=headline,body=text."""
+    split: Literal["time", "last"] = "time"
+    """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
+    test and the one before it the validation split."""
+    dev_from: str | None = None
+    """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
+    interactions."""
+    validation: float | None = None
+    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets
+    none aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a
+    validation split of its own keeps that one."""
+
+    RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "validation": (0, 0.5)}
+    """Smallest and largest value of each number."""

@@ -1,0 +1,62 @@
+"""Settings of a sweep: which variants are trained with which seeds, and for how long."""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import ClassVar
+
+from speedyfeed.ranges import MANY, Ranges, check_ranges
+from speedyfeed.training.config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How long every run trains and how often it is validated."""
+
+    epochs: int = 1
+    """Passes over all users after which a run ends."""
+    steps: int | None = None
+    """Batches after which a run ends, if that comes first."""
+    minutes: float | None = None
+    """Training time in minutes after which a run ends, validations not counted, if that comes first."""
+    validations: int = 4
+    """Validations of a run after the initial one; the best model is evaluated. With 0, the last one is."""
+    validation_impressions: int = 400
+    """Dev impressions in the validation sample that the best model is chosen by."""
+    precision: str = "fp32"
+    """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
+
+    RANGES: ClassVar[Ranges] = {
+        "epochs": (1, MANY),
+        "steps": (0, MANY),
+        "minutes": (0.001, MANY),
+        "validations": (0, MANY),
+        "validation_impressions": (1, MANY),
+    }
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    def limit(self, run: RunConfig) -> RunConfig:
+        """The run within these limits; one without training steps, such as zero-shot, stays without."""
+        limits = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        if run.train.steps == 0:
+            limits |= {"steps": 0, "validations": 0}
+        return replace(run, train=replace(run.train, max_checkpoints=1, **limits))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepConfig(Limits):
+    """Which variants are trained with which seeds, and for how long."""
+
+    runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
+    """Variants to train: names of recipes, of recipes in a workflow (nrms-conventional, npa-fast), or of encoders
+    (a folder, ORG/NAME, half:NAME), which are trained as speed-mini is."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds that every variant is trained with."""
+    logs: Path | None = None
+    """Raw logs of the store; those of a synthetic newsroom tell the best possible AUC."""
+    minutes: float | None = 1.0
+    """Training time of every run in minutes, validations not counted."""
+    epochs: int = 100
+    """Passes over all users after which a run ends, if the minutes have not passed."""

@@ -1,0 +1,38 @@
+"""Histories as users type them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from speedyfeed.cli.main import main
+from speedyfeed.pretrained import Recommendation
+
+
+class Echo:
+    """A recommender that answers with the history it was given."""
+
+    catalogue = SimpleNamespace(row={"N1": 0, "N2": 1, "a,b": 2, "a": 3, "b": 4})
+
+    def recommend(self, history, *, k, user):
+        return [Recommendation(news_id=one, title="", category="", score=0.0) for one in history]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ([], []),
+        ([""], []),
+        (["N1,N2"], ["N1", "N2"]),
+        (["N1, N2 "], ["N1", "N2"]),
+        (["N1", "N2"], ["N1", "N2"]),
+        (["a,b", "N1"], ["a,b", "N1"]),
+        (["b,a"], ["b", "a"]),
+        (["N1,,N2"], ["N1", "N2"]),
+    ],
+)
+def test_ids_are_separated_by_commas_or_repeated(typed, expected, monkeypatch, capsys):
+    monkeypatch.setattr("speedyfeed.run_evaluation.open_finished_run", lambda path: SimpleNamespace(model=Echo()))
+    main(["recommend", "run", "--json", *(word for value in typed for word in ("--history", value))])
+    found = json.loads(capsys.readouterr().out)["recommendations"]
+    assert [one["news_id"] for one in found] == expected
