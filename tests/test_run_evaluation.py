@@ -130,15 +130,15 @@ def test_popularity_is_the_learned_bias_added_to_each_score(newsroom, capsys):
             found[news] + known.biases[known.row[news]] if news in found else -9.0 for news, _ in pairs
         ]  # without text, last
         aucs.append(roc_auc_score(clicked, scores))
-    found = figures(capsys, "evaluate", newsroom.trained, "--popularity")
+    found = figures(capsys, "evaluate", newsroom.trained, "--popularity", "on")
     assert found["impressions"] == len(aucs)
     assert found["auc"] == pytest.approx(np.mean(aucs), abs=1e-4)
     plain = figures(capsys, "evaluate", newsroom.trained, "--exact")
     assert found["auc"] != pytest.approx(plain["auc"], abs=1e-6)
-    raw = figures(capsys, "evaluate", newsroom.trained, newsroom.logs, "--popularity")
+    raw = figures(capsys, "evaluate", newsroom.trained, newsroom.logs, "--popularity", "on")
     assert raw["auc"] == pytest.approx(found["auc"], abs=1e-4)
     untrained = figures(capsys, "evaluate", newsroom.zero, "--exact")
-    assert figures(capsys, "evaluate", newsroom.zero, "--popularity")["recall@50"] == untrained["recall@50"]
+    assert figures(capsys, "evaluate", newsroom.zero, "--popularity", "on")["recall@50"] == untrained["recall@50"]
 
 
 def test_popularity_that_was_not_learned_is_said(newsroom, tmp_path, capsys):
@@ -146,8 +146,8 @@ def test_popularity_that_was_not_learned_is_said(newsroom, tmp_path, capsys):
     model = Recommender.from_pretrained(newsroom.trained)
     model.catalogue = replace(model.catalogue, biases=None)
     model.save_pretrained(folder)
-    told = mistake(capsys, "evaluate", folder, newsroom.refined, "--popularity")
-    assert "has learned no popularity of articles; leave out --popularity" in told
+    told = mistake(capsys, "evaluate", folder, newsroom.refined, "--popularity", "on")
+    assert "has learned no popularity of articles; set --popularity off" in told
 
 
 def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path):

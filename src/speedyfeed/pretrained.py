@@ -128,7 +128,7 @@ class Recommender(RecommenderModule):
         news_VD = self._news_for(user)
         users = self._encode_clicks(news_VD[self._rows(history)], self._user_index(user))
         scores: NDArray[np.float32] = users.score_all(news_VD[rows])[0, 0].numpy()
-        return scores
+        return scores + self._require_catalogue().added[rows]
 
     def recommend(
         self,
@@ -152,7 +152,7 @@ class Recommender(RecommenderModule):
         excluded = [*clicked, *(catalogue.row[one] for one in seen if one in catalogue.row)]
         news_VD = self._news_for(user).numpy()
         users = self.encode_interests(news_VD[clicked], config.interests, user=user)
-        scores_VQ = users.score_all(torch.from_numpy(news_VD))[:, 0].numpy().T
+        scores_VQ = users.score_all(torch.from_numpy(news_VD))[:, 0].numpy().T + catalogue.added[:, None]
         scores_VQ[excluded] = -np.inf
         own = catalogue.sections[clicked[self.config.latest_clicks]]
         reads = UserSections.from_clicks(own, catalogue.section_clicks)

@@ -152,14 +152,15 @@ def evaluate_run(
     *,
     pool: Pool | None = None,
     exact: bool = False,
-    popularity: bool = False,
+    popularity: bool | None = None,
     report: progress.Report = progress.silent,
 ) -> Report:
     """Measure ranking and recall of a run; recall searches candidates of the day, of the split, or all articles.
 
     By default (`pool`) it is the day, or all articles in a log of clicks without impressions. Search in
     user-dependent models is always exact, and so is that of users with several vectors among at most `EXACT_NEWS`
-    articles. With `popularity`, the biases that training learned are added to the scores, and search is exact.
+    articles. With `popularity`, the biases that training learned are added to the scores, and search is exact; by
+    default where they are part of the model, as after training on a log without impressions.
     """
     rng = np.random.default_rng(SEED)
     seen = _seen(finished.path, data.store)
@@ -179,6 +180,7 @@ def evaluate_run(
             report=report,
         )
     embedded = _embed(finished, data, report, needs_all=pool == "all")
+    popularity = _adds_popularity(finished) if popularity is None else popularity
     if popularity:
         embedded = _with_popularity(finished, data, embedded)
     has_vectors = finished.model.config.user.sharpness > 0
@@ -245,6 +247,8 @@ def score_run(finished: FinishedRun, data: EvaluationData, *, report: progress.R
         one_pool = np.zeros(len(data.impressions.users), np.int64)
         return score_and_retrieve_user_dependent(data.impressions, encode_for_user, one_pool, report=report)[0]
     embedded = _embed(finished, data, report)
+    if _adds_popularity(finished):
+        embedded = _with_popularity(finished, data, embedded)
     return score_candidates(data.impressions, embedded.news_VD, embedded.encode_users, report=report)
 
 
@@ -298,12 +302,17 @@ def _embed(
     return _Embedded(news_VD=news_VD.numpy(), encode_users=history_encoder(model, news_VD, users))
 
 
+def _adds_popularity(finished: FinishedRun) -> bool:
+    """Whether learned popularity is part of the scores of this model."""
+    return finished.model.catalogue is not None and finished.model.catalogue.adds_biases
+
+
 def _with_popularity(finished: FinishedRun, data: EvaluationData, embedded: _Embedded) -> _Embedded:
     """Embeddings with one more dimension: the bias of each article, by its id, and 1 for every user."""
     known = finished.model.catalogue
     if known is None or known.biases is None:
         raise InputError(
-            f"{finished.path}: has learned no popularity of articles; leave out --popularity, or train without "
+            f"{finished.path}: has learned no popularity of articles; set --popularity off, or train without "
             "--loss.no-article-bias"
         )
     biases = _by_id(data.store.load_titles(), known.news_ids, known.biases)

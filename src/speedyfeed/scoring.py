@@ -60,6 +60,21 @@ class Users:
             return replace(self, vectors_BKD=self.vectors_BKD.take_along_dim(prefixes_BT[..., None], 1))
         return replace(self, weights_BPK=self.weights_BPK.take_along_dim(prefixes_BT[..., None], 1))
 
+    def cut(self, num: int) -> "Users":
+        """The first `num` prefixes, of users whose other vectors have no weight in them."""
+        if self.weights_BPK is None:
+            return replace(self, vectors_BKD=self.vectors_BKD[:, :num])
+        return replace(self, vectors_BKD=self.vectors_BKD[:, :num], weights_BPK=self.weights_BPK[:, :num, :num])
+
+    def without_unused(self) -> "Users":
+        """Users without the vectors that have no weight in any prefix of any of them."""
+        if self.weights_BPK is None:
+            return self
+        is_used_K = (self.weights_BPK > 0).flatten(0, 1).any(0)
+        return replace(
+            self, vectors_BKD=self.vectors_BKD[:, is_used_K], weights_BPK=self.weights_BPK[..., is_used_K]
+        )
+
     def with_constant(self) -> "Users":
         """Users in one more dimension, in which all are 1: it adds a number of the article to every score."""
         return replace(self, vectors_BKD=nn.functional.pad(self.vectors_BKD, (0, 1), value=1.0))

@@ -1,5 +1,7 @@
 """A feed ranks as the recommender itself does, and its reasons add up to the score."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,6 +39,23 @@ def test_it_recommends_what_the_recommender_recommends(feed, model, history):
     assert ids(answer) == [one.news_id for one in expected]
     assert [one.score for one in answer.ranked] == pytest.approx([one.score for one in expected], rel=1e-4)
     assert answer.unknown == []
+
+
+@pytest.mark.parametrize("rerank", [PLAIN, RerankConfig()], ids=["plain", "re-ranked"])
+def test_learned_popularity_is_part_of_the_scores_where_the_model_says_so(rerank):
+    model = build_recommender()
+    before = {one.news_id: one.score for one in model.recommend(HISTORY, k=9, rerank=PLAIN)}
+    biases = [0.0] * len(model.catalogue)
+    biases[model.catalogue.row[min(before, key=before.get)]] = 5.0
+    model.catalogue = replace(model.catalogue, biases=biases, adds_biases=True)
+    expected = model.recommend(HISTORY, k=9, rerank=rerank)
+    assert expected[0].news_id == min(before, key=before.get)
+    assert expected[0].score == pytest.approx(min(before.values()) + 5, rel=1e-4)
+    answer = Feed(model, "fingerprint", None, batcher=None).recommend(
+        Query(history=HISTORY, k=9, rerank=rerank), model.catalogue.embeddings_VD[:0].numpy()
+    )
+    assert ids(answer) == [one.news_id for one in expected]
+    assert answer.ranked[0].score == pytest.approx(expected[0].score, rel=1e-4)
 
 
 def test_a_text_counts_like_the_article_with_that_text(feed):

@@ -224,6 +224,13 @@ def test_a_log_of_nothing_but_clicks_is_learned_from(tmp_path):
         train=replace(chosen.train, epochs=1),
     )
     assert train(start_run(tmp_path / "run", config, store), store).progress.clicks == 5
+    model = Recommender.from_pretrained(tmp_path / "run")
+    known = model.catalogue
+    assert known.adds_biases
+    assert any(known.biases)
+    scores = model.score(["N1"], known.news_ids)
+    model.catalogue = replace(known, adds_biases=False)
+    np.testing.assert_allclose(scores, model.score(["N1"], known.news_ids) + np.array(known.biases), atol=1e-6)
 
 
 def test_a_store_that_changed_while_training_is_refused(store, config, tmp_path, monkeypatch):

@@ -45,9 +45,9 @@ class Arguments:
     impression's day, or all articles. By default day, or all in a log of clicks without impressions."""
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
-    popularity: bool = False
-    """Add to each score the popularity of the article as training learned it, 0 for articles that train does not
-    have. Recall is then searched exactly."""
+    popularity: Literal["auto", "on", "off"] = "auto"
+    """Whether each score has the popularity of the article as training learned it, 0 for articles that train does
+    not have, added to it. By default after training on a log of clicks without impressions."""
     references: bool = False
     """Also measure rankings that read no text: chance, popularity in train, title length, category counts of the
     history. Needs a store with train."""
@@ -84,7 +84,7 @@ def run(arguments: Arguments) -> None:
             data,
             pool=arguments.pool,
             exact=arguments.exact,
-            popularity=arguments.popularity,
+            popularity={"auto": None, "on": True, "off": False}[arguments.popularity],
             report=progress,
         )
         if arguments.per_impression:

@@ -16,6 +16,9 @@ from torch import Tensor
 from speedyfeed.errors import InputError
 from speedyfeed.models.packed import PackedNews
 
+ADDS_BIASES = "adds_biases"
+"""Key in the metadata of `news.parquet` of a catalogue whose biases are part of every score."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
@@ -29,7 +32,9 @@ class Catalogue:
     num_clicks: Sequence[int] | None = None
     """Number of clicks on each article in the training log; None where it is unknown."""
     biases: Sequence[float] | None = None
-    """Popularity of each article as training learned it, to be added to scores; None where it was not learned."""
+    """Popularity of each article as training learned it, in units of scores; None where it was not learned."""
+    adds_biases: bool = False
+    """Whether the biases are part of every score, as after training on a log without impressions."""
     abstracts: Sequence[str] | None = None
     """Summaries to show beside the titles; None where the store holds none."""
     texts: PackedNews | None = None
@@ -60,6 +65,12 @@ class Catalogue:
         np.add.at(totals, self.sections, clicks)
         return totals
 
+    @cached_property
+    def added(self) -> NDArray[np.float32]:
+        """Number that is added to every score of each article: its bias, or 0."""
+        biases = self.biases if self.adds_biases and self.biases is not None else np.zeros(len(self))
+        return np.asarray(biases, np.float32)
+
     def save(self, folder: Path) -> None:
         """Write `news.parquet` and `news.safetensors` into an existing folder."""
         columns: dict[str, Sequence[object]] = {
@@ -73,7 +84,8 @@ class Catalogue:
             columns["bias"] = self.biases
         if self.abstracts is not None:
             columns["abstract"] = self.abstracts
-        pq.write_table(pa.table(columns), folder / "news.parquet")
+        facts = {ADDS_BIASES: "true"} if self.adds_biases else None
+        pq.write_table(pa.table(columns).replace_schema_metadata(facts), folder / "news.parquet")
         texts = {f"texts.{name}": column for name, column in _columns(self.texts).items()}
         save_file({"embeddings": self.embeddings_VD.contiguous(), **texts}, folder / "news.safetensors")
 
@@ -92,6 +104,7 @@ def load_catalogue(folder: Path) -> Catalogue:
         embeddings_VD=tensors.pop("embeddings"),
         num_clicks=table["num_clicks"].to_pylist() if "num_clicks" in table.column_names else None,
         biases=table["bias"].to_pylist() if "bias" in table.column_names else None,
+        adds_biases=ADDS_BIASES.encode() in (table.schema.metadata or {}),
         abstracts=table["abstract"].to_pylist() if "abstract" in table.column_names else None,
         texts=_texts({name.removeprefix("texts."): column for name, column in tensors.items()}),
     )

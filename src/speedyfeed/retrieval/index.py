@@ -102,11 +102,18 @@ class ExactIndex:
         k = min(k, len(self))
         ids = np.zeros((len(users), k), np.int64)
         scores = np.zeros((len(users), k), np.float32)
-        size = max(1, _QUERIES // users.vectors_BKD.size(1))
-        for start in range(0, len(users), size):
-            some = slice(start, start + size)
-            best, position = self._search_block(users.take(some), k)
+        # Users with few vectors are scored together, so that little is padding.
+        num_vectors = (
+            [1] * len(users) if users.weights_BPK is None else (users.weights_BPK > 0).sum((1, 2)).tolist()
+        )
+        order = np.argsort(num_vectors, kind="stable")
+        start = 0
+        while start < len(users):
+            size = max(1, _QUERIES // max(1, num_vectors[order[start]]))
+            some = order[start : start + size]
+            best, position = self._search_block(users.take(torch.from_numpy(some)).without_unused(), k)
             ids[some], scores[some] = self._ids[position], best
+            start += size
         return Neighbours(ids=ids, scores=scores)
 
     def _search_block(self, users: Users, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

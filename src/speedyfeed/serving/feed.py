@@ -177,6 +177,8 @@ class Feed:
             )
         ]
         self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)
+        self._added = catalogue.added
+        self._adds_biases = catalogue.adds_biases
         self._projection = Projection.fit(embeddings_VD, catalogue.categories)
         self._batcher = batcher
         self._autocast = nullcontext if precision is None else precision.autocast
@@ -234,7 +236,7 @@ class Feed:
         found = [one.news.news_id for one in answer.ranked]
         embedding = self.catalogue.embeddings([row])
         scores = self._model.encode_clicks(clicks.embeddings).score_all(torch.from_numpy(embedding))
-        hits = SearchHits(rows=np.array([row]), scores=scores[0, 0].numpy())
+        hits = SearchHits(rows=np.array([row]), scores=scores[0, 0].numpy() + self._bias(np.array([row])))
         num_clicks = self.catalogue.clicks(hits.rows)
         news = self.catalogue.news(row)
         return Why(
@@ -286,7 +288,8 @@ class Feed:
 
         For users with several vectors, more rows are close to their mean than are kept by their scores.
         """
-        size, is_popular = retrieval_size(k, config), popularity_weight(config, reads.num_clicks) > 0
+        size = retrieval_size(k, config)
+        is_popular = self._adds_biases or popularity_weight(config, reads.num_clicks) > 0
         means_QD = users.means_BPD[:, 0].numpy()
         if users.weights_BPK is None:
             return self.catalogue.retrieve(means_QD, size, search_filter, popular=is_popular)
@@ -300,7 +303,11 @@ class Feed:
     def _score(self, users: Users, rows: NDArray[np.int64]) -> Embeddings:
         """Scores of these rows for the user and each interest, scores_NQ."""
         scores_NQ: Embeddings = users.score_all(torch.from_numpy(self.catalogue.embeddings(rows)))[:, 0].numpy().T
-        return scores_NQ
+        return scores_NQ + self._bias(rows)[:, None]
+
+    def _bias(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Number that is added to every score of these rows; 0 for articles that were added since."""
+        return np.where(rows < len(self._added), self._added[np.minimum(rows, len(self._added) - 1)], 0)
 
     def _with_boosted(
         self, rows: NDArray[np.int64], users: Users, k: int, search_filter: SearchFilter, rules: Rules

@@ -82,6 +82,7 @@ def _write_model(
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
         biases=None if biases_V is None else biases_V[1:].tolist(),
+        adds_biases=biases_V is not None and not store.train.has_negatives and not model.news.is_user_dependent,
         abstracts=store.load_abstracts(),
         texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )

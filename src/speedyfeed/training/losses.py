@@ -120,44 +120,47 @@ def in_batch_loss(
 ) -> Tensor:
     """Mean cross entropy of each click against all articles of the batch; 0 where nothing was clicked.
 
-    `users` are those before each click. `history_BL` holds positions in `news_MD`, 0 for padding. Other clicks of
-    the user and padding are not negatives. Scores are multiplied by `scale`, and `bias_M` is added: minus the log
-    probability of an article being in the batch corrects the bias against popular articles (Bengio and Senecal,
-    2008).
+    `users` are those before each click. `history_BL` holds positions in `news_MD`, then 0 for padding. Other
+    clicks of the user and padding are not negatives. Scores are multiplied by `scale`, and `bias_M` is added:
+    minus the log probability of an article being in the batch corrects the bias against popular articles (Bengio
+    and Senecal, 2008).
 
     Clicks x articles logits may not fit in memory: they are computed for some users at a time, and again in the
     backward pass.
     """
     is_click_BL = history_BL > 0
 
-    def total(vectors_BKD: Tensor, weights_BPK: Tensor | None, news_MD: Tensor, rows: slice) -> Tensor:
+    def total(vectors_BKD: Tensor, weights_BPK: Tensor | None, news_MD: Tensor, history_BL: Tensor) -> Tensor:
         some = Users(vectors_BKD=vectors_BKD, weights_BPK=weights_BPK, sharpness=users.sharpness)
         logits_BLM = scale * some.score_all(news_MD)
         if bias_M is not None:
             logits_BLM = logits_BLM + bias_M
         own_BM = torch.zeros(len(some), len(news_MD), dtype=torch.bool, device=news_MD.device)
-        own_BM.scatter_(1, history_BL[rows], True)
+        own_BM.scatter_(1, history_BL, True)
         own_BM[:, 0] = True
-        user_S, position_S = is_click_BL[rows].nonzero(as_tuple=True)
-        target_S = history_BL[rows][user_S, position_S]
+        user_S, position_S = (history_BL > 0).nonzero(as_tuple=True)
+        target_S = history_BL[user_S, position_S]
         is_masked_SM = own_BM[user_S].scatter_(1, target_S[:, None], False)
         logits_SM = logits_BLM[user_S, position_S].masked_fill(is_masked_SM, -math.inf)
         return nn.functional.cross_entropy(logits_SM, target_S, reduction="sum")
 
     loss = news_MD[:0].float().sum() + users.vectors_BKD[:0].float().sum()  # zero, but connected to both
-    size = max(1, max_logits // (len(news_MD) * users.vectors_BKD.size(1)))
-    for first in range(0, len(history_BL), size):
-        rows = slice(first, first + size)
-        part = users.take(rows)
+    num_clicks_B = is_click_BL.sum(1)
+    order_B = num_clicks_B.argsort(descending=True)  # users with as many clicks together: little is padding
+    first = 0
+    while first < len(order_B) and (num_clicks := int(num_clicks_B[order_B[first]])):
+        rows = order_B[first : first + max(1, max_logits // (len(news_MD) * num_clicks))]
+        part = users.take(rows).cut(num_clicks)
         loss = loss + checkpoint(
             total,
             part.vectors_BKD,
             part.weights_BPK,
             news_MD,
-            rows,
+            history_BL[rows, :num_clicks],
             use_reentrant=False,
             preserve_rng_state=False,
         )
+        first += len(rows)
     return loss / max(1, int(is_click_BL.sum()))
 
 
