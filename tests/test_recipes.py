@@ -78,7 +78,7 @@ def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_persona
                 open_feed(run, tmp_path / "cache", batcher)
         else:
             feed = open_feed(run, tmp_path / "cache", batcher)
-            answer = feed.recommend(Query(history=[("A late goal wins the cup", "", "")], k=3))
+            answer = feed.recommend(Query(history=[("A late goal wins the cup", "", "", "")], k=3))
             assert len(answer.ranked) == 3
     finally:
         batcher.close()

@@ -10,12 +10,12 @@ from speedyfeed.pretrained import Recommendation
 
 
 class Echo:
-    """A recommender that answers with the history it was given."""
+    """A recommender that answers with the history it was given, then with what was seen."""
 
     catalogue = SimpleNamespace(row={"N1": 0, "N2": 1, "a,b": 2, "a": 3, "b": 4})
 
-    def recommend(self, history, *, k, user):
-        return [Recommendation(news_id=one, title="", category="", score=0.0) for one in history]
+    def recommend(self, history, *, k, user, seen, rerank):
+        return [Recommendation(news_id=one, title="", category="", score=0.0) for one in [*history, *seen]]
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,9 @@ class Echo:
         (["N1,,N2"], ["N1", "N2"]),
     ],
 )
-def test_ids_are_separated_by_commas_or_repeated(typed, expected, monkeypatch, capsys):
+@pytest.mark.parametrize("option", ["--history", "--seen"])
+def test_ids_are_separated_by_commas_or_repeated(option, typed, expected, monkeypatch, capsys):
     monkeypatch.setattr("speedyfeed.run_evaluation.open_finished_run", lambda path: SimpleNamespace(model=Echo()))
-    main(["recommend", "run", "--json", *(word for value in typed for word in ("--history", value))])
+    main(["recommend", "run", "--json", *(word for value in typed for word in (option, value))])
     found = json.loads(capsys.readouterr().out)["recommendations"]
     assert [one["news_id"] for one in found] == expected

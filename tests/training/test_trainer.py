@@ -22,6 +22,7 @@ from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
 from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
 from speedyfeed.recipes import conventional, recipe
+from speedyfeed.retrieval.rerank import PLAIN
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
 from speedyfeed.training.loop import train
@@ -65,7 +66,7 @@ def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):
     assert train(run, store).progress.step == 3
     model = Recommender.from_pretrained(run.path)
     ids = store.load_titles()["news_id"].to_pylist()
-    found = model.recommend(ids[:3], k=5)
+    found = model.recommend(ids[:3], k=5, rerank=PLAIN)
     assert len(found) == 5
     assert not {one.news_id for one in found} & set(ids[:3])
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -75,7 +76,7 @@ def test_a_run_holds_all_it_takes_to_recommend(store, config, tmp_path):
         model.recommend(["NOSUCH"])
     saved = tmp_path / "copy"
     model.save_pretrained(saved)
-    assert Recommender.from_pretrained(saved).recommend(ids[:3], k=5) == found
+    assert Recommender.from_pretrained(saved).recommend(ids[:3], k=5, rerank=PLAIN) == found
     assert model.encode_news(["a title", ("a title", "an abstract")]).shape == (2, 16)
 
 

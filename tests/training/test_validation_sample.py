@@ -1,5 +1,6 @@
 """What training validates on: the validation split, and nothing that a run is evaluated on."""
 
+import logging
 import random
 import shutil
 from dataclasses import replace
@@ -63,7 +64,8 @@ def test_a_store_without_validation_split_trains_without_and_says_so(store, conf
     outcome = train(run, without)
     assert outcome.is_finished
     assert outcome.progress.best_auc == 0
-    assert caplog.messages == [f"{without.path}: has no validation split: training without validations"]
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings == [f"{without.path}: has no validation split: training without validations"]
 
 
 def test_a_run_without_validations_needs_no_split(store, config, caplog):
