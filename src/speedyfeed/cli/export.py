@@ -1,12 +1,13 @@
-"""Export a trained recommender for other programs: the embeddings of all its articles, with their ids.
+"""Export a trained recommender for other programs: embeddings of all its articles, or its encoders as ONNX.
 
-Example: speedyfeed export runs/first out/ --embeddings
+Example: speedyfeed export runs/first out/ --embeddings --onnx
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -15,6 +16,7 @@ from speedyfeed.files import new_folder
 
 if TYPE_CHECKING:
     from speedyfeed.models.catalogue import Catalogue
+    from speedyfeed.pretrained import Recommender
 
 TABLE, ARRAY = "embeddings.parquet", "embeddings.npy"
 
@@ -28,23 +30,45 @@ class Arguments:
     embeddings: bool = False
     """Export the embeddings of all articles: embeddings.parquet with news_id, category, title and embedding, and
     embeddings.npy with the same rows as a matrix of float32."""
+    onnx: bool = False
+    """Export the news encoder and the user encoder as ONNX: news.onnx, user.onnx, tokenizer.json and onnx.json;
+    prints their sizes, their difference from PyTorch, and the speed of both."""
     json: bool = False
-    """Print the number and the width of the embeddings as one JSON object."""
+    """Print what was exported as one JSON object."""
 
 
 def run(arguments: Arguments) -> None:
-    if not arguments.embeddings:
-        raise InputError("export: found nothing to export, expected --embeddings; add it")
+    if not (arguments.embeddings or arguments.onnx):
+        raise InputError("export: found nothing to export, expected --embeddings or --onnx; add one")
     if arguments.out.is_dir() and any(arguments.out.iterdir()):
         raise InputError(f"{arguments.out}: found files in it, expected a new folder; give another OUT")
-    catalogue = _catalogue(arguments.run)
+    from speedyfeed.pretrained import Recommender
+
+    model = Recommender.from_pretrained(arguments.run)
+    catalogue = _catalogue(arguments.run, model)
+    facts: dict[str, Any] = {"files": []}
     with new_folder(arguments.out) as folder:
-        write_embeddings(folder, catalogue)
-    num_news, width = catalogue.embeddings_VD.shape
+        if arguments.embeddings:
+            write_embeddings(folder, catalogue)
+            num_news, width = catalogue.embeddings_VD.shape
+            facts |= {"news": num_news, "width": width}
+        if arguments.onnx:
+            from speedyfeed.onnx_export import export_onnx
+
+            facts["onnx"] = [dataclasses.asdict(exported) for exported in export_onnx(model, folder)]
+        facts["files"] = sorted(path.name for path in folder.iterdir())
     if arguments.json:
-        print(json.dumps({"news": num_news, "width": width, "files": [TABLE, ARRAY]}))
-    else:
-        print(f"{num_news:,} embeddings of width {width}: {arguments.out / TABLE}, {arguments.out / ARRAY}")
+        print(json.dumps(facts))
+        return
+    if arguments.embeddings:
+        shape = f"{facts['news']:,} embeddings of width {facts['width']}"
+        print(f"{shape}: {arguments.out / TABLE}, {arguments.out / ARRAY}")
+    for one in facts.get("onnx", ()):
+        print(
+            f"{arguments.out / one['file']}: {one['megabytes']:.1f} MB, differs from PyTorch by at most "
+            f"{one['difference']:.1e}, {one['onnx_per_second']:,.0f} a second (PyTorch "
+            f"{one['torch_per_second']:,.0f})"
+        )
 
 
 def write_embeddings(folder: Path, catalogue: "Catalogue") -> None:
@@ -64,10 +88,8 @@ def write_embeddings(folder: Path, catalogue: "Catalogue") -> None:
     np.save(folder / ARRAY, matrix_VD)
 
 
-def _catalogue(run: Path) -> "Catalogue":
-    from speedyfeed.pretrained import Recommender
-
-    catalogue = Recommender.from_pretrained(run).catalogue
+def _catalogue(run: Path, model: "Recommender") -> "Catalogue":
+    catalogue = model.catalogue
     if catalogue is None:
         raise InputError(f"{run}: found a recommender without articles, expected a finished run; train one")
     if catalogue.texts is not None:

@@ -33,7 +33,7 @@ COMMANDS = {
     "recommend": "recommend articles to one user",
     "serve": "serve recommendations over HTTP, with a web page",
     "check": "compare all files of a store or a run with their checksums",
-    "export": "write the embeddings of all articles for other programs",
+    "export": "write embeddings, or the encoders as ONNX, for other programs",
     "doctor": "show versions, device, memory, precision and what is missing",
 }
 
