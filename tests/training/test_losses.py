@@ -138,6 +138,36 @@ def test_in_batch_is_the_sum_over_clicks_and_candidates(
     assert_twins(ours, naive_in_batch(users, positions, news, bias), inputs=[users, news])
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(any),
+    max_logits=st.sampled_from([1, 15, 2**20]),
+    seed=st.integers(0, 99),
+)
+def test_users_with_several_vectors_learn_in_batch_as_one_click_at_a_time(
+    lengths: list[int], max_logits: int, seed: int
+) -> None:
+    """Prefix t has weights for vectors 0 to t; users are taken by length and cut, which must change nothing."""
+    positions = torch.tensor(
+        [[1 + (user + place) % 6 if place < n else 0 for place in range(3)] for user, n in enumerate(lengths)]
+    )
+    vectors, news = normal(len(lengths), 4, DIM, seed=seed), normal(7, DIM, seed=seed + 1)
+    scores = normal(len(lengths), 3, 4, seed=seed + 2)
+    is_visible = torch.ones(3, 4, dtype=torch.bool).tril()
+    users = Users(
+        vectors_BKD=vectors, weights_BPK=scores.masked_fill(~is_visible, -math.inf).softmax(-1), sharpness=2.0
+    )
+    logits = users.score_all(news)
+    losses = []
+    for user, own in enumerate(positions.tolist()):
+        for place, target in enumerate(own):
+            if target:
+                others = [one for one in range(1, 7) if one == target or one not in own]
+                losses.append(logits[user, place, others].logsumexp(0) - logits[user, place, target])
+    ours = in_batch_loss(users, positions, news, max_logits=max_logits)
+    assert_twins(ours, torch.stack(losses).mean(), inputs=[vectors, scores, news])
+
+
 def test_own_clicks_and_padding_are_no_negatives() -> None:
     users, news = normal(2, 2, DIM), normal(5, DIM)
     history = torch.tensor([[1, 2], [3, 0]])
