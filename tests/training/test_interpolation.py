@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from speedyfeed.pretrained import Recommender
 from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.interpolation import ALPHAS, interpolate, save_initial
 from speedyfeed.training.loop import train
+from speedyfeed.training.losses import ClickLoss
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
@@ -44,6 +46,8 @@ def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_
         }[best_look]
     )
     monkeypatch.setattr(Trainer, "validate", lambda *_: next(aucs))
+    biases, learned = ClickLoss.biases, []
+    monkeypatch.setattr(ClickLoss, "biases", lambda loss: learned.append(biases(loss)) or learned[-1])
     outcome = train(run, store)
     kept = load_file(run.model / "model.safetensors")["news.projection.weight"]
     (saved,) = checkpoints(run.checkpoints)
@@ -52,6 +56,9 @@ def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_
     assert not torch.equal(start, end)
     share = {"last": 1.0, "interpolation_alpha": 0.5, "start": 0.0}[best_look]
     torch.testing.assert_close(kept, start.lerp(end, share), rtol=0, atol=1e-7)
+    assert learned[-1].any()
+    kept_biases = torch.tensor(Recommender.from_pretrained(run.model).catalogue.biases)
+    torch.testing.assert_close(kept_biases, share * learned[-1][1:], rtol=0, atol=1e-6)
     if best_look != "start":
         assert outcome.progress.best_auc == 1.2
     looks = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]

@@ -4,8 +4,10 @@ Shapes: V all articles, D embedding width.
 """
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from speedyfeed.checksums import share_equal, verify_checksums
+from speedyfeed.checksums import share_equal, verify_checksums, write_checksums
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder
@@ -17,18 +19,24 @@ from speedyfeed.training.distributed.partition import encode_all
 from speedyfeed.training.distributed.process_group import ProcessGroup
 from speedyfeed.training.run_folder import AGAIN, RunFolder
 
+BIASES = "biases.safetensors"
+"""File of the best model with the bias of each article when it was validated, where biases are learned."""
+
 
 def best_name(step: int, alpha: float | None = None) -> str:
     """Folder name of the best model: its step, and alpha where its weights are interpolated."""
     return f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
 
 
-def save_best(run: RunFolder, model: Recommender, name: str) -> None:
-    """Save this model as the best so far, then remove the one before."""
+def save_best(run: RunFolder, model: Recommender, name: str, biases_V: Tensor | None = None) -> None:
+    """Save this model as the best so far with the biases of all articles, then remove the one before."""
     path = run.best / name
     if not path.exists():  # a resumed run may validate this step again
         with new_folder(path) as folder:
             model.save_pretrained(folder)
+            if biases_V is not None:
+                save_file({"biases": biases_V.contiguous()}, folder / BIASES)
+                write_checksums(folder)
             share_equal(folder, run.checkpoints.glob("step-*/model"))
     for other in run.best.glob("step-*"):
         if other != path:
@@ -43,10 +51,15 @@ def write_model(
     report: Report,
     group: ProcessGroup,
     *,
-    biases_V: torch.Tensor | None = None,
+    biases_V: Tensor | None = None,
 ) -> None:
-    """Write the best model, or the last without validation, with embeddings and biases of all articles."""
-    group.on_rank_0(lambda: _load_best(run, model))
+    """Write the best model, or the last without validation, with embeddings and biases of all articles.
+
+    `biases_V` are those of the last step; the best model has its own.
+    """
+    best_biases_V = group.on_rank_0(lambda: _load_best(run, model))
+    if best_biases_V is not None:
+        biases_V = best_biases_V
     group.broadcast_module(model)
     is_user_dependent = model.news.is_user_dependent
     news_VD = (
@@ -57,13 +70,17 @@ def write_model(
     group.on_rank_0(lambda: _write_model(run, model, store, news, news_VD, biases_V))
 
 
-def _load_best(run: RunFolder, model: Recommender) -> None:
+def _load_best(run: RunFolder, model: Recommender) -> Tensor | None:
+    """Load the best model, if there is one, and return the biases that were saved with it."""
     found = list(run.best.glob("step-*"))
     if run.facts.best_auc and not found:
         raise InputError(f"{run.best}: the model that validated best is missing; {AGAIN}")
+    biases_V = None
     for best in found:
         verify_checksums(best, AGAIN)
         load_weights(model, best / WEIGHTS)
+        biases_V = load_file(best / BIASES)["biases"] if (best / BIASES).exists() else None
+    return biases_V
 
 
 def _write_model(
@@ -71,8 +88,8 @@ def _write_model(
     model: Recommender,
     store: Store,
     news: PackedNews,
-    news_VD: torch.Tensor,
-    biases_V: torch.Tensor | None,
+    news_VD: Tensor,
+    biases_V: Tensor | None,
 ) -> None:
     titles = store.load_titles()
     model.catalogue = Catalogue(

@@ -83,5 +83,8 @@ class Validator:
             return
         name = best_name(progress.step, alpha)
         trainer = self._trainer
-        trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name))
+        biases_V = trainer.loss.biases()
+        if biases_V is not None and alpha is not None:
+            biases_V = alpha * biases_V  # initial biases are zero
+        trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name, biases_V))
         schedule.record_best(auc)
