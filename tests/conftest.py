@@ -47,15 +47,19 @@ DEV = [
 
 SLOW = (
     "benchmarks/",
+    "encoding/test_inputs",
     "cli/test_demo",
+    "cli/test_export.py::test_ids_and_vectors",
     "cli/test_rank",
     "models/test_bus.py::test_a_compiled",
+    "preparation/test_long_texts.py::test_a_text_that_fits",
     "preparation/test_prepare",
     "serving/test_command",
     "serving/test_journal",
     "serving/test_page",
     "synthetic/test_newsroom",
     "test_api",
+    "test_damage.py::test_every_damaged_file",
     "test_docs.py::test_the_code_of_extending",
     "test_examples",
     "test_paper_recipes.py::test_a_recipe_of_the_paper_trains",
@@ -65,6 +69,8 @@ SLOW = (
     "training/test_owed_gradients",
     "training/test_trainer",
     "training/test_trouble",
+    "training/test_validation_sample",
+    "[spark",
     "spark]",
 )
 """Parts of the names of tests that take seconds: whole runs, other processes, browsers, Spark."""

@@ -27,11 +27,12 @@ TRAIN = [
 DEV = [("3", "U1", "11/13/2019 9:00:00 AM", "N6", "N5-1 N3-0")]
 
 
-@pytest.fixture
-def store(tmp_path):
-    write_mind_split(tmp_path / "logs" / "train", NEWS, TRAIN)
-    write_mind_split(tmp_path / "logs" / "dev", NEWS, DEV)
-    return prepare(tmp_path / "logs", tmp_path / "store", PrepareConfig(validation=0.5)).store
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train_articles")
+    write_mind_split(folder / "logs" / "train", NEWS, TRAIN)
+    write_mind_split(folder / "logs" / "dev", NEWS, DEV)
+    return prepare(folder / "logs", folder / "store", PrepareConfig(validation=0.5)).store
 
 
 def test_train_articles_have_the_first_numbers(store):
