@@ -12,8 +12,9 @@ from speedyfeed.errors import InputError
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
-from speedyfeed.serving.feed import Query, open_feed
 from speedyfeed.serving.micro_batcher import MicroBatcher
+from speedyfeed.serving.opening import open_feed
+from speedyfeed.serving.query import Query
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.config import RunConfig
 

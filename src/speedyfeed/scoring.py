@@ -17,6 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+OVERSAMPLE = 5
+"""Articles retrieved by the mean of a user's vectors, for each one of the best by score."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Users:

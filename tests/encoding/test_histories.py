@@ -13,7 +13,8 @@ from speedyfeed.encoding.histories import history_encoder, user_dependent_encode
 from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.pretrained import CONFIG, Recommender
 from speedyfeed.ragged import Ragged
-from speedyfeed.serving.feed import Feed, Query
+from speedyfeed.serving.feed import Feed
+from speedyfeed.serving.query import Query
 from speedyfeed.training.config import RunConfig
 from tests.serving.small_run import build_recommender
 

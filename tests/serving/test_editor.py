@@ -9,10 +9,10 @@ from fastapi.testclient import TestClient
 
 from speedyfeed.data.readers import open_logs
 from speedyfeed.serving.app import build_app
-from speedyfeed.serving.feed import Query
 from speedyfeed.serving.feedback import Feedback
 from speedyfeed.serving.journal import Journal
 from speedyfeed.serving.middleware import WriteAccess
+from speedyfeed.serving.query import Query
 from speedyfeed.serving.rules import Rule, Rules
 from speedyfeed.serving.service import Service
 

@@ -8,9 +8,12 @@ import pytest
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.serving import feed as feed_module
-from speedyfeed.serving.feed import Feed, Query, open_feed
+from speedyfeed.serving import opening as opening_module
+from speedyfeed.serving.feed import Feed
 from speedyfeed.serving.live_catalogue import GraphConfig, build_index
 from speedyfeed.serving.micro_batcher import MicroBatcher
+from speedyfeed.serving.opening import open_feed
+from speedyfeed.serving.query import Query
 from tests.serving.small_run import build_recommender
 
 HISTORY = ["N1", "N9", "N2"]
@@ -170,7 +173,7 @@ def test_graphs_are_cached_for_the_next_start(run, tmp_path, graphs, monkeypatch
     batcher = MicroBatcher()
     first = open_feed(run, tmp_path, batcher, graphs)
     if graphs.graphs_from == 0:
-        monkeypatch.setattr("speedyfeed.serving.feed.build_index", None)  # must not be called
+        monkeypatch.setattr("speedyfeed.serving.opening.build_index", None)  # must not be called
     second = open_feed(run, tmp_path, batcher, graphs)
     assert ids(second.recommend(Query(history=HISTORY))) == ids(first.recommend(Query(history=HISTORY)))
     batcher.close()
@@ -178,14 +181,14 @@ def test_graphs_are_cached_for_the_next_start(run, tmp_path, graphs, monkeypatch
 
 def test_the_precision_is_measured_once_for_a_model_and_a_machine(run, another_run, tmp_path, monkeypatch):
     trials = []
-    real = feed_module.choose_precision
+    real = opening_module.choose_precision
 
     def choose(name, device, trial, **options):
         trials.append(name)
         trial()
         return real("bf16", device, trial)
 
-    monkeypatch.setattr(feed_module, "choose_precision", choose)
+    monkeypatch.setattr(opening_module, "choose_precision", choose)
     batcher = MicroBatcher()
     for path, measured in ((run, 1), (run, 1), (another_run, 2), (another_run, 2)):
         open_feed(path, tmp_path, batcher, precision="auto")

@@ -17,9 +17,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from speedyfeed.serving.app import build_app
-from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.middleware import WriteAccess
+from speedyfeed.serving.query import Query
 from speedyfeed.serving.routes.page import PAGE
 from speedyfeed.serving.service import Service
 

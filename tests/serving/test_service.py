@@ -10,8 +10,8 @@ import torch
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval.rerank import PLAIN
 from speedyfeed.serving import service as service_module
-from speedyfeed.serving.feed import Query
 from speedyfeed.serving.journal import News
+from speedyfeed.serving.query import Query
 from speedyfeed.serving.service import ReloadInProgress, Service
 from tests.serving.small_run import save_run
 

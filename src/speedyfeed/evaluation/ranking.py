@@ -22,7 +22,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import IN_HISTORY
 from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex, Index, Neighbours, overlap
-from speedyfeed.scoring import Users
+from speedyfeed.scoring import OVERSAMPLE, Users
 
 EncodeUsers = Callable[[Ragged, NDArray[np.int64]], Users]
 """A function from histories (oldest click first, may be empty) and their users to `Users` of one prefix each.
@@ -32,9 +32,6 @@ Users are rows of `Impressions.histories`.
 
 RETRIEVED = 200
 """Number of articles retrieved for each user."""
-
-OVERSAMPLE = 5
-"""Articles that an index retrieves by the mean of a user's vectors, for each one of the best by score."""
 
 _USERS = 1024  # users encoded and searched for at a time
 _CANDIDATES = 1 << 16  # candidates scored at a time

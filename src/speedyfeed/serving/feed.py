@@ -9,23 +9,16 @@ The rows of users_QD are the user and the user's interests.
 Shapes: L clicks of a history, Q queries, K hits, V articles, D embedding width.
 """
 
-import hashlib
-import json
-import logging
-import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from speedyfeed.errors import InputError, command
-from speedyfeed.files import new_file, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.rerank import (
@@ -36,117 +29,26 @@ from speedyfeed.retrieval.rerank import (
     rerank,
     retrieval_size,
 )
-from speedyfeed.retrieval.storage import open_cached
-from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
-from speedyfeed.scoring import Users
+from speedyfeed.runtime import Precision
+from speedyfeed.scoring import OVERSAMPLE, Users
+from speedyfeed.serving.answer import WHY_K, Answer, MapPosition, Ranked, Reason, Why
+from speedyfeed.serving.clicks import Clicks
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, SearchHits, build_index
-from speedyfeed.serving.micro_batcher import BATCH, MicroBatcher, Text
+from speedyfeed.serving.live_catalogue import Embeddings, LiveCatalogue, SearchFilter, SearchHits
+from speedyfeed.serving.micro_batcher import MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
-from speedyfeed.serving.rules import Rule, Rules
+from speedyfeed.serving.query import Query
+from speedyfeed.serving.rules import Rules
 
-log = logging.getLogger(__name__)
-
-Embeddings = NDArray[np.float32]
-
-PRECISION = "precision.json"
-"""File that records the measured precision of encoding."""
 QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
 MAX_REASONS = 2
 """Clicks named as reasons for each recommended article, at most."""
-WHY_K = 200
-"""Number of articles among which `why` looks for an article's position."""
 NO_RULES = Rules()
-OVERSAMPLE, MIN_CLOSE = 5, 200
-"""Rows close to the mean of a user's vectors that are scored: for each of the k best, and at least."""
+MIN_CLOSE = 200
+"""Rows close to the mean of a user's vectors that are scored, at least."""
 MIN_SIMILARITY = 0.35
 """Cosine similarity below which a click is no reason; of articles drawn at random, one pair in 20 reaches it."""
-
-MapPosition = tuple[float, float]
-"""x and y on the map of all articles, from -1 to 1."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Query:
-    """A request for recommendations: the history of a user, and which articles to consider."""
-
-    history: Sequence[str | Text] = ()
-    """Clicks, oldest first: ids of articles, or texts of articles that are not in the catalogue."""
-    k: int = 10
-    """Maximum number of articles in the answer."""
-    candidates: Sequence[str] | None = None
-    """Ids of the only articles to rank; None ranks the whole catalogue."""
-    exclude: Sequence[str] = ()
-    """Ids of articles to leave out, besides those in the history."""
-    categories: Sequence[str] = ()
-    """Categories to recommend from; empty means all."""
-    max_age_seconds: float | None = None
-    """Maximum age of an article in seconds; articles of unknown age are left out. None allows any age."""
-    seen: Sequence[str] = ()
-    """Ids of articles that were shown to the user before; they are left out."""
-    rerank: RerankConfig = field(default_factory=RerankConfig)
-    """How the list is made from scores."""
-    explain: bool = False
-    """Whether to name the clicks that contribute most to each score."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reason:
-    """A click that contributes to the score of a recommended article."""
-
-    click: int
-    """Position of the click in the history, from 0."""
-    attention: float | None
-    """Attention weight of the click in the user embedding; None if the user encoder has no such weights."""
-    similarity: float
-    """Cosine similarity of the clicked and the recommended article."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranked:
-    """One article of an answer."""
-
-    news: News
-    score: float
-    """Score for the user, or similarity: the match before re-ranking."""
-    map_position: MapPosition
-    reasons: Sequence[Reason] = ()
-    """Clicks that contribute most to the score and are like the article, largest contribution first."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """Recommendations for one query, all computed by one model."""
-
-    model: str
-    """Fingerprint of the model."""
-    ranked: Sequence[Ranked]
-    """Recommended articles, best first."""
-    unknown: Sequence[str]
-    """Ids in the history and among the candidates that are not in the catalogue."""
-    user: MapPosition
-    """Map position of the user."""
-    clicks: Sequence[MapPosition | None]
-    """Map position of each click of the history; None if its id is unknown."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Why:
-    """Why an article is where it is in the feed of a user."""
-
-    ranked: Ranked
-    """The article with its score and reasons."""
-    position: int | None
-    """Position in the feed, from 1; None if it is not among the first `WHY_K`."""
-    is_clicked: bool
-    """Whether it is in the history, and therefore not recommended."""
-    num_clicks: int | None
-    """Number of clicks on it by anybody; None where clicks are unknown."""
-    popularity_weight: float
-    """Weight of popularity in this user's feed, from 0 to 1; the rest is taste."""
-    rules: Sequence[Rule]
-    """Rules of the editor that concern it."""
 
 
 class Feed:
@@ -198,7 +100,7 @@ class Feed:
         """
         if texts is None:
             texts = self.encode([click for click in query.history if not isinstance(click, str)]).result()
-        clicks = _Clicks.resolve(query.history, texts, self.catalogue)
+        clicks = Clicks.resolve(query.history, texts, self.catalogue)
         users = self._model.encode_interests(clicks.embeddings, query.rerank.interests)
         search_filter = self._filter(query, rules)
         unknown = list(clicks.unknown)
@@ -231,7 +133,7 @@ class Feed:
         row = self.catalogue.row(news_id)
         if row is None:
             return None
-        clicks = _Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
+        clicks = Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
         answer = self.recommend(Query(history=history, k=WHY_K), rules=rules)
         found = [one.news.news_id for one in answer.ranked]
         embedding = self.catalogue.embeddings([row])
@@ -366,7 +268,7 @@ class Feed:
             )
         ]
 
-    def _explain(self, hits: SearchHits, clicks: "_Clicks") -> list[list[Reason]]:
+    def _explain(self, hits: SearchHits, clicks: Clicks) -> list[list[Reason]]:
         """Clicks that contribute most to the score of each hit: attention weight times inner product.
 
         Under a soft maximum, the exponential of the inner product takes its place. Clicks that are little like the
@@ -396,108 +298,3 @@ class Feed:
             ]
             for number, order in enumerate(order_KL.tolist())
         ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Clicks:
-    """Clicks of a history that are texts or articles of the catalogue."""
-
-    embeddings: Embeddings
-    """One row per click, (L, D)."""
-    positions: Sequence[int]
-    """Position of each row in the whole history."""
-    sections: NDArray[np.int64]
-    """Category of each row as a number."""
-    unknown: Sequence[str]
-    """Ids of the other clicks."""
-
-    def select(self, part: slice) -> "_Clicks":
-        """Some of the clicks."""
-        return replace(
-            self, embeddings=self.embeddings[part], positions=self.positions[part], sections=self.sections[part]
-        )
-
-    @classmethod
-    def resolve(cls, history: Sequence[str | Text], texts: Embeddings, catalogue: LiveCatalogue) -> "_Clicks":
-        """Look up the ids of a history, and take the rows of `texts` for its texts."""
-        is_text = [not isinstance(click, str) for click in history]
-        rows = [catalogue.row(click) if isinstance(click, str) else 0 for click in history]
-        embeddings = catalogue.embeddings([row or 0 for row in rows])  # row 0 is a placeholder
-        embeddings[is_text] = texts
-        positions = [position for position, row in enumerate(rows) if row is not None]
-        unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
-        sections = catalogue.sections([row or 0 for row in rows])
-        sections[is_text] = [catalogue.section(click[3]) for click in history if not isinstance(click, str)]
-        return cls(
-            embeddings=embeddings[positions], positions=positions, sections=sections[positions], unknown=unknown
-        )
-
-
-def open_feed(
-    run: Path, cache: Path, batcher: MicroBatcher, config: GraphConfig | None = None, *, precision: str = "fp32"
-) -> Feed:
-    """Open the feed of a finished run; its HNSW graphs, if it needs any, are cached in the folder `cache`."""
-    run = run.resolve()  # a link that changes while files are read must not mix two runs
-    if not run.is_dir():
-        raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")
-    model = Recommender.from_pretrained(run)
-    if model.news.is_user_dependent:
-        raise InputError(
-            f"{run}: encoder {model.config.news.encoder!r} computes user-dependent article embeddings, "
-            "which cannot be indexed and served; use speedyfeed recommend, or serve another run"
-        )
-    if model.catalogue is None:
-        raise InputError(f"{run}: holds no articles to recommend; expected a run whose training has finished")
-    fingerprint = _fingerprint(run)
-    chosen = _choose_precision(precision, model, fingerprint, cache / PRECISION)
-    cached = cache / f"graphs-{fingerprint}"
-    index = open_cached(cached)
-    if index is not None and len(index) == len(model.catalogue):
-        return Feed(model, fingerprint, index, batcher, chosen)
-    built = build_index(model.catalogue.embeddings_VD.numpy(), config or GraphConfig())
-    if built is not None:
-        shutil.rmtree(cached, ignore_errors=True)
-        built.save(cached)
-    return Feed(model, fingerprint, built, batcher, chosen)
-
-
-def _choose_precision(name: str, model: Recommender, fingerprint: str, measured: Path) -> Precision:
-    """Choose the precision of encoding; `auto` measures it once for each model and machine, and records it."""
-    device = torch.device("cpu")
-    catalogue = model.catalogue
-    assert catalogue is not None
-    if name != "auto":
-        return choose_precision(name, device, lambda: None)
-    key = [fingerprint, torch.__version__, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()]
-    with suppress(OSError, ValueError, KeyError, TypeError):  # then it is measured again
-        known = json.loads(measured.read_text("utf-8"))
-        if known["key"] == key and known["name"] in PRECISIONS:
-            log.info("precision %s: as measured at an earlier start", known["name"])
-            return Precision(name=known["name"], device=device, reason=str(known["reason"]))
-    texts = [(title, title, "") for title in catalogue.titles[:BATCH]] or [("An article", "", "")]
-
-    def encode() -> None:
-        model.encode_news(texts)
-
-    chosen = choose_precision(name, device, encode, seconds=1)
-    with suppress(OSError), new_file(measured) as partial:  # where nothing can be written, the next start measures
-        write_json(partial, {"key": key, "name": chosen.name, "reason": chosen.reason})
-    return chosen
-
-
-def remove_other_graphs(cache: Path, fingerprint: str) -> None:
-    """Delete the cached graphs of all models but this one."""
-    for folder in cache.glob("graphs-*"):
-        if folder.name != f"graphs-{fingerprint}":
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _fingerprint(run: Path) -> str:
-    """Hash of all files of a run that determine its embeddings and its catalogue, 16 hex digits."""
-    files = [file for file in (run / "model").rglob("*") if file.is_file()] or list(run.glob("**/*.*"))
-    whole = hashlib.sha256()
-    for file in sorted([*files, *run.glob("document_frequencies.parquet")]):
-        whole.update(file.relative_to(run).as_posix().encode())
-        with file.open("rb") as opened:
-            whole.update(hashlib.file_digest(opened, "sha256").digest())
-    return whole.hexdigest()[:16]

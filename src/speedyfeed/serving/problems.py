@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Route
 
-from speedyfeed.serving.schemas import CLICK_ID, CLICK_TEXT, Problem
+from speedyfeed.serving.schemas.recommendation import CLICK_ID, CLICK_TEXT
+from speedyfeed.serving.schemas.state import Problem
 
 PLAIN_ERRORS = {
     "missing": "is missing",

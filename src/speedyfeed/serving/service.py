@@ -14,11 +14,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from speedyfeed.serving.feed import Feed, open_feed, remove_other_graphs
+from speedyfeed.serving.feed import Feed
 from speedyfeed.serving.feedback import Feedback, write_log
 from speedyfeed.serving.journal import Entry, Journal, News
 from speedyfeed.serving.live_catalogue import GraphConfig
 from speedyfeed.serving.micro_batcher import BATCH, Embeddings, MicroBatcher, Text
+from speedyfeed.serving.opening import open_feed, remove_other_graphs
 from speedyfeed.serving.rules import Rule, Rules
 
 log = logging.getLogger(__name__)

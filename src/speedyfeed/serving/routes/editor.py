@@ -4,14 +4,9 @@ from fastapi import APIRouter, HTTPException
 
 from speedyfeed.serving.dependencies import WRITE_ACCESS, Context, OpenFeed
 from speedyfeed.serving.problems import NO_RULE, WRITE_PROBLEMS
-from speedyfeed.serving.schemas import (
-    ExportAnswer,
-    FeedbackBody,
-    RuleAnswer,
-    RuleBody,
-    RulesAnswer,
-    StateAnswer,
-)
+from speedyfeed.serving.schemas.feedback import ExportAnswer, FeedbackBody
+from speedyfeed.serving.schemas.rules import RuleAnswer, RuleBody, RulesAnswer
+from speedyfeed.serving.schemas.state import StateAnswer
 
 router = APIRouter(tags=["editor"], responses=WRITE_PROBLEMS, dependencies=[WRITE_ACCESS])
 

@@ -9,19 +9,12 @@ from starlette.responses import Response
 
 from speedyfeed import __version__
 from speedyfeed.serving.dependencies import Context, NewsId, OpenFeed
-from speedyfeed.serving.feed import Embeddings
+from speedyfeed.serving.live_catalogue import Embeddings
 from speedyfeed.serving.problems import NOT_FOUND, PROBLEMS
-from speedyfeed.serving.schemas import (
-    MAX_HISTORY,
-    MAX_K,
-    AboutAnswer,
-    ListAnswer,
-    NewsAnswer,
-    RankedNews,
-    RecommendAnswer,
-    RecommendBody,
-    WhyAnswer,
-)
+from speedyfeed.serving.schemas.fields import MAX_HISTORY, MAX_K
+from speedyfeed.serving.schemas.news import ListAnswer, NewsAnswer, RankedNews
+from speedyfeed.serving.schemas.recommendation import RecommendAnswer, RecommendBody, WhyAnswer
+from speedyfeed.serving.schemas.state import AboutAnswer
 
 MAX_MAP = 2000
 

@@ -6,7 +6,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from speedyfeed.serving.dependencies import Context, OpenFeed
 from speedyfeed.serving.problems import NOT_READY
-from speedyfeed.serving.schemas import StateAnswer
+from speedyfeed.serving.schemas.state import StateAnswer
 
 router = APIRouter(tags=["state"])
 

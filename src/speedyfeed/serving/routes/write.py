@@ -7,7 +7,8 @@ from starlette.concurrency import run_in_threadpool
 
 from speedyfeed.serving.dependencies import WRITE_ACCESS, Context, NewsId, OpenFeed
 from speedyfeed.serving.problems import NOT_FOUND, RELOAD_FAILED, WRITE_PROBLEMS
-from speedyfeed.serving.schemas import AddAnswer, AddBody, ReloadAnswer, RemoveAnswer
+from speedyfeed.serving.schemas.news import AddAnswer, AddBody, RemoveAnswer
+from speedyfeed.serving.schemas.state import ReloadAnswer
 from speedyfeed.serving.service import ReloadInProgress
 
 log = logging.getLogger(__name__)

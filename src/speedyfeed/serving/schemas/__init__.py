@@ -1,0 +1,1 @@
+"""JSON of requests and answers by noun: fields, limits and descriptions, as OpenAPI shows them."""
