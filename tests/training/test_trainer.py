@@ -458,6 +458,20 @@ def test_a_frozen_encoder_with_and_without_its_cache_trains_the_same_model(store
         torch.testing.assert_close(models[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
+def test_validations_of_a_frozen_encoder_encode_each_text_once_and_follow_the_projection(
+    store, config, tmp_path, monkeypatch
+):
+    config = replace(config, train=replace(config.train, encoder_lr=0.0, validations=2, precision="fp32"))
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    trainer.initialize()
+    trainer.validate()
+    with torch.no_grad():
+        trainer.model.news.projection.weight.normal_(generator=torch.Generator().manual_seed(0))
+    expected = trainer.validation.measure(trainer.model, trainer.news, trainer.precision)
+    monkeypatch.setattr(trainer.model.news, "encode_text", None)
+    assert trainer.validate() == pytest.approx(expected, abs=1e-6)
+
+
 def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder(store, config, tmp_path):
     config = replace(config, train=replace(config.train, encoder_lr=1e-6, lr=1e-2))
     trainer = Trainer(start_run(tmp_path / "run", config, store), store)

@@ -32,7 +32,7 @@ from speedyfeed.random import Stream, random_bits
 from speedyfeed.runtime import PRECISIONS, Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
 from speedyfeed.training.config import TrainConfig
-from speedyfeed.training.distributed.partition import weigh
+from speedyfeed.training.distributed.partition import encode_texts, weigh
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
@@ -110,6 +110,7 @@ class Trainer:
             collects_gradients=self.owed is not None,
         )
         self.validation = ValidationSample.of(store, config.train, self.model.id_maps)
+        self._frozen_MH: Tensor | None = None  # texts of the validation sample, once a frozen encoder read them
         seed_everything(config.train.seed)  # a run starts from the same random state, whatever building it drew
 
     def step(self, batch: Batch, lr_factor: float) -> float:
@@ -233,9 +234,20 @@ class Trainer:
     def validate(self, report: Report = silent) -> float:
         """AUC of the validation sample, as rank 0 measures it."""
         assert self.validation is not None
-        return self.group.broadcast(
-            self.validation.measure(self.model, self.news, self.precision, self.group, report)
-        )
+        if self.config.is_frozen:
+            auc = self.validation.measure_encoded(self.model, self._project_frozen(self.validation, report))
+        else:
+            auc = self.validation.measure(self.model, self.news, self.precision, self.group, report)
+        return self.group.broadcast(auc)
+
+    @torch.no_grad()
+    def _project_frozen(self, sample: ValidationSample, report: Report) -> Tensor:
+        """Embeddings of the validation sample, news_MD, by an encoder that is frozen: it runs once in a run."""
+        news = sample.select(self.news)
+        with self.precision.autocast():
+            if self._frozen_MH is None:
+                self._frozen_MH = encode_texts(self.model.news, news, self.group, report=report)
+            return self.model.news.project(self._frozen_MH.to(self.device), news.categories_M).float().cpu()
 
     @property
     def interpolates(self) -> bool:

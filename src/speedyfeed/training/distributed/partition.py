@@ -7,6 +7,7 @@ All ranks know the whole batch and partition it alike, without communication. Th
 one process. Shapes: M articles, N local articles, V all articles, H text width, D embedding width.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -79,11 +80,22 @@ class PartitionedEncoder:
 
 def encode_all(encoder: NewsModule, news: PackedNews, group: ProcessGroup, *, report: Report = silent) -> Tensor:
     """Embed all articles with `encoder.encode_all`, each rank a part of them; all get all rows."""
+    return _in_parts(lambda part: encoder.encode_all(part, report=report), encoder.dim, news, group)
+
+
+def encode_texts(encoder: NewsModule, news: PackedNews, group: ProcessGroup, *, report: Report = silent) -> Tensor:
+    """Run `encoder.encode_texts` on all articles, each rank on a part of them; all get all rows."""
+    return _in_parts(lambda part: encoder.encode_texts(part, report=report), encoder.width, news, group)
+
+
+def _in_parts(
+    encode: Callable[[PackedNews], Tensor], width: int, news: PackedNews, group: ProcessGroup
+) -> Tensor:
     if group.world == 1:
-        return encoder.encode_all(news, report=report)
+        return encode(news)
     shares = balanced_partition(news.lengths_M.numpy(), group.world)
-    own_ND = encoder.encode_all(news.select(torch.from_numpy(shares[group.rank])), report=report)
-    news_VD = torch.empty(len(news), encoder.dim)
+    own_ND = encode(news.select(torch.from_numpy(shares[group.rank])))
+    news_VD = torch.empty(len(news), width)
     news_VD[torch.from_numpy(np.concatenate(shares))] = group.all_gather_rows(
         own_ND, [len(share) for share in shares]
     )
