@@ -10,7 +10,7 @@ from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import SynthConfig
 
 
-def test_it_shows_quality_speed_and_one_reader_and_goes_on(tmp_path, tiny_encoder, monkeypatch, capsys):
+def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encoder, monkeypatch, capsys):
     small = SynthConfig(users=120, news=200, days=8)
     mini = recipe("speed-mini")
     tiny = replace(
@@ -20,11 +20,22 @@ def test_it_shows_quality_speed_and_one_reader_and_goes_on(tmp_path, tiny_encode
         train=replace(mini.train, precision="fp32"),
     )
     monkeypatch.setattr(demo, "SynthConfig", lambda: small)
-    monkeypatch.setattr(demo, "recipe", lambda _: tiny)
+    naml = recipe("naml")
+    short = replace(naml, words=replace(naml.words, width=8), train=replace(naml.train, steps=2))
+    monkeypatch.setattr(demo, "recipe", {"speed-mini": tiny, "naml": short}.get)
     words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
     main(words)
     said = capsys.readouterr().out
-    for part in ("popularity", "this model", "of the way", "cache hit rate", "data efficiency", "times as fast"):
+    for part in (
+        "popularity",
+        "naml",
+        "untrained",
+        "this model",
+        "of the way",
+        "cache hit rate",
+        "data efficiency",
+        "times as fast",
+    ):
         assert part in said
     assert len(said.split("is recommended\n")[1].split("\n\n")[0].splitlines()) == 5
     main(words)  # trained already: shown again

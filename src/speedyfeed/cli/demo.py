@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from speedyfeed.training.run_folder import RunFolder
 
 CHANCE = 0.5
+BASELINE = "naml"
+"""Recipe that the trained model is compared with."""
+VALIDATIONS = 1
+"""Number of validations of each run: one, at its end."""
 SHOWN = 5
 """Number of recommendations, and of clicks of a history, to print."""
 
@@ -44,8 +48,6 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     from speedyfeed.preparation.prepare import prepare
-    from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
-    from speedyfeed.training.loop import train
 
     if arguments.steps < 1:
         raise InputError(f"--steps {arguments.steps}: expected at least 1")
@@ -61,28 +63,58 @@ def run(arguments: Arguments) -> None:
     print(f"\nPrepared for training in {store_path}")
     print_summary(store)
 
-    folder = _open_run(path, store, arguments.steps)
-    print(f"\nTraining speed-mini in {path}")
+    mini, naml = recipe("speed-mini"), recipe(BASELINE)
+    runs = {
+        "untrained": ("MiniLM before training", _shortened(mini, steps=0, validations=0)),
+        BASELINE: ("NAML, a baseline that learns words from the log", _shortened(naml, validations=VALIDATIONS)),
+        path.name: ("speed-mini", _shortened(mini, steps=arguments.steps, validations=VALIDATIONS)),
+    }
+    trained = {}
+    for name, (title, config) in runs.items():
+        print(f"\nTraining {title}, in {arguments.out / name}" if config.train.steps != 0 else f"\n{title}")
+        trained[name] = _train(arguments.out / name, config, store)
+    untrained, baseline, ours = trained.values()
+    _print_quality(newsroom, untrained, baseline, ours)
+    _print_speed(ours.config, ours.outcome, path, store)
+    _print_user(ours.finished, store)
+    print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trained:
+    """A finished run of the demo, and its metrics on the dev split."""
+
+    config: RunConfig
+    outcome: "Outcome"
+    finished: "FinishedRun"
+    evaluated: "Report"
+
+
+def _shortened(run: RunConfig, **train: int) -> RunConfig:
+    """A run with other settings of its length."""
+    return dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
+
+
+def _train(path: Path, config: RunConfig, store: Store) -> _Trained:
+    """Train a run, or resume it, and evaluate it on the dev split; exit if a signal stops it."""
+    from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+    from speedyfeed.training.loop import train
+
     with progress_bars() as report:
-        outcome = train(folder, store, report)
+        outcome = train(_open_run(path, config, store), store, report)
     if not outcome.is_finished:
         print("stopped and saved; the same command resumes it", flush=True)
         sys.exit(128 + (outcome.signal or signal.SIGTERM))
     finished = open_finished_run(path)
     with progress_bars() as report, open_data(finished, None, split="dev", report=report) as data:
         evaluated = evaluate_run(finished, data, report=report)
-    _print_quality(newsroom, evaluated, outcome)
-    _print_speed(folder.config, outcome, path, store)
-    _print_user(finished, store)
-    print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
+    return _Trained(config=config, outcome=outcome, finished=finished, evaluated=evaluated)
 
 
-def _open_run(path: Path, store: Store, steps: int) -> "RunFolder":
+def _open_run(path: Path, config: RunConfig, store: Store) -> "RunFolder":
     """Open the run of an earlier demo on the same store, to resume or to show; else start a new one."""
     from speedyfeed.training.run_folder import fingerprint, open_run, start_run
 
-    chosen = recipe("speed-mini")
-    config = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, steps=steps, validations=1))
     if (path / "run.json").exists():
         earlier = open_run(path)
         if earlier.facts.store.fingerprint == fingerprint(store.path) and earlier.config == config:
@@ -91,16 +123,23 @@ def _open_run(path: Path, store: Store, steps: int) -> "RunFolder":
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, evaluated: "Report", outcome: "Outcome") -> None:
-    found = evaluated.overall.metrics["auc"]
+def _print_quality(newsroom: Newsroom, untrained: _Trained, baseline: _Trained, ours: _Trained) -> None:
+    overall = ours.evaluated.overall
+    found = overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
-    print(f"\nAUC on {evaluated.overall.num_impressions:,} impressions of later days")
-    for name, auc in (("chance", CHANCE), ("popularity", newsroom.popularity_auc)):
-        print(f"  {name:12}{auc:7.4f}")
-    print(f"  {'this model':12}{found.mean:7.4f}   95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
-    print(f"  {'best':12}{newsroom.best_auc:7.4f}   with every user's true interests")
+    print(f"\nAUC on {overall.num_impressions:,} impressions of later days")
+    rows = {
+        "chance": (CHANCE, ""),
+        "popularity": (newsroom.popularity_auc, ""),
+        BASELINE: (baseline.evaluated.overall.metrics["auc"].mean, "learns words from the log"),
+        "untrained": (untrained.evaluated.overall.metrics["auc"].mean, "MiniLM as it was downloaded"),
+        "this model": (found.mean, f"95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}"),
+        "best": (newsroom.best_auc, "with every user's true interests"),
+    }
+    for name, (auc, note) in rows.items():
+        print(f"  {name:12}{auc:7.4f}   {note}".rstrip())
     print(f"  {gap:.0%} of the way from popularity to the best possible")
-    if outcome.best_is_initial:
+    if ours.outcome.best_is_initial:
         print("  this is the initial model: no model that training reached validated better")
 
 

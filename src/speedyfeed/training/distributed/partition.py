@@ -88,9 +88,7 @@ def encode_texts(encoder: NewsModule, news: PackedNews, group: ProcessGroup, *, 
     return _in_parts(lambda part: encoder.encode_texts(part, report=report), encoder.width, news, group)
 
 
-def _in_parts(
-    encode: Callable[[PackedNews], Tensor], width: int, news: PackedNews, group: ProcessGroup
-) -> Tensor:
+def _in_parts(encode: Callable[[PackedNews], Tensor], width: int, news: PackedNews, group: ProcessGroup) -> Tensor:
     if group.world == 1:
         return encode(news)
     shares = balanced_partition(news.lengths_M.numpy(), group.world)
