@@ -44,7 +44,9 @@ def weights(run):
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path, weight):
     config = replace(
-        config, train=replace(config.train, epochs=2), loss=replace(config.loss, fallback_negatives_weight=weight)
+        config,
+        train=replace(config.train, epochs=2),
+        loss=replace(config.loss, fallback_negatives_weight=weight, in_batch=0.0),
     )
     run = start_run(tmp_path / "run", config, store)
     outcome = train(run, store)
@@ -482,14 +484,14 @@ def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder
     assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2
 
 
-def test_a_log_without_impressions_is_learned_against_all_articles_of_the_batch(
+def test_clicks_are_learned_against_all_articles_of_the_batch_half_or_in_a_log_without_impressions_alone(
     store, config, tmp_path, monkeypatch
 ):
     def share(name, run):
         return Trainer(start_run(tmp_path / name, run, store), store).loss.in_batch
 
     assert config.loss.in_batch is None
-    assert share("impressions", config) == 0
+    assert share("impressions", config) == 0.5
     monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert share("clicks", config) == 1
     assert share("conventional", conventional(config)) == 0

@@ -80,6 +80,10 @@ class TrainConfig:
             raise InputError(f"init {self.init}: expected means or random")
 
 
+IN_BATCH = 0.5
+"""Fraction of the in-batch loss in a log with impressions, by default."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
     """Losses that are learned from clicks, and their weights."""
@@ -88,8 +92,9 @@ class LossConfig:
     """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
     0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
     in_batch: float | None = None
-    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0, and
-    1 in a log without impressions."""
+    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0.5, so
+    that clicks of histories, which have no impression, are learned from too; 1 in a log without impressions, and 0
+    where the articles of a batch are not shared."""
     popularity_correction: float = 0.0
     """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, is none, as
     the bias of an article learns it; 1 is full."""
@@ -111,6 +116,12 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def for_log(self, *, has_negatives: bool, shares: bool) -> "LossConfig":
+        """Losses for a log with or without impressions, in batches that share articles between users or do not."""
+        if self.in_batch is not None:
+            return self
+        return replace(self, in_batch=(IN_BATCH if has_negatives else 1.0) if shares else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

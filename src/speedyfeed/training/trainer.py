@@ -8,7 +8,7 @@ Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +70,7 @@ class Trainer:
             run.facts.text, document_frequencies=run.document_frequencies, encoder=str(tokenizer)
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
-        loss = config.loss
-        if loss.in_batch is None:
-            loss = replace(loss, in_batch=float(config.batch.shares and not store.train.has_negatives))
+        loss = config.loss.for_log(has_negatives=store.train.has_negatives, shares=config.batch.shares)
         self.loss = ClickLoss(loss, fallback_negatives_weight, num_news=store.num_news).to(self.device)
         if not config.batch.first_click:
             _drop_start(self.model.user)
