@@ -19,7 +19,6 @@ from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.loop import train
 from speedyfeed.training.run_folder import open_run, start_run
-from speedyfeed.training.trainer import Trainer
 
 
 def flip(path):
@@ -173,7 +172,7 @@ def test_without_an_intact_checkpoint_one_line_says_so(made, copy, capsys):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["run.json", "initial.safetensors", "best", "document_frequencies.parquet"])
+@pytest.mark.parametrize("name", ["run.json", "best", "document_frequencies.parquet"])
 def test_other_damaged_files_of_a_run_are_named(made, copy, damage, name):
     path = copy / name if name != "best" else next((copy / "best").glob("*/model.safetensors"))
     shutil.rmtree(copy / "model")
@@ -183,8 +182,7 @@ def test_other_damaged_files_of_a_run_are_named(made, copy, damage, name):
     assert path.name in str(error.value) or "no run here" in str(error.value)
 
 
-def test_a_best_model_that_is_gone_is_not_replaced_by_another(made, copy, monkeypatch):
-    monkeypatch.setattr(Trainer, "interpolates", False)  # a model between two others would be made again
+def test_a_best_model_that_is_gone_is_not_replaced_by_another(made, copy):
     shutil.rmtree(copy / "model")
     shutil.rmtree(copy / "best")
     with pytest.raises(InputError, match="best: the model that validated best is missing"):
@@ -208,13 +206,6 @@ def test_check_reads_every_file(made, copy, capsys):
         main(["check", str(copy)])
     assert stop.value.code == 2
     assert "training.safetensors: is damaged" in capsys.readouterr().err
-
-
-def test_check_misses_initial_weights(copy, capsys):
-    (copy / "initial.safetensors").unlink()
-    with pytest.raises(SystemExit):
-        main(["check", str(copy)])
-    assert "initial.safetensors: is missing" in capsys.readouterr().err
 
 
 def test_an_unexpected_error_is_blamed_on_the_damage_behind_it(copy, monkeypatch, capsys):

@@ -56,9 +56,7 @@ def test_every_click_is_learned_from_once_an_epoch(store, config, tmp_path, weig
     has_own_negatives = store.train.click_pools[:] >= 0
     assert 0 < has_own_negatives.mean() < 1
     assert outcome.progress.clicks == 2 * np.sum(is_latest & (has_own_negatives | (weight > 0)))
-    validated = [
-        line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line
-    ]
+    validated = [line["step"] for line in lines(run) if "validation_auc" in line]
     assert validated[0] == 0
     assert len(validated) == 1 + config.train.validations
 
@@ -154,9 +152,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     ends = [checkpoints(run.checkpoints)[-1] for run in (killed, whole)]  # the kept model may be an earlier one
     for name in ("model/model.safetensors", "training.safetensors"):
         assert (ends[0] / name).read_bytes() == (ends[1] / name).read_bytes(), name
-    steps = [
-        line["step"] for line in lines(killed) if "validation_auc" in line and "interpolation_alpha" not in line
-    ]
+    steps = [line["step"] for line in lines(killed) if "validation_auc" in line]
     assert steps == sorted(set(steps))
 
 
@@ -335,9 +331,7 @@ def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path
     run = start_run(tmp_path / "run", config, store)
     assert train(run, store).progress.seconds == 20
     assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)
-    validated = [
-        line["step"] for line in lines(run) if "validation_auc" in line and "interpolation_alpha" not in line
-    ]
+    validated = [line["step"] for line in lines(run) if "validation_auc" in line]
     assert validated == [0, 2, 4, 6, 8, 10]
 
 
@@ -396,9 +390,27 @@ def test_schedule_clipping_and_the_search_for_an_initialization_can_be_left_out(
     assert train(run, store).is_finished
     assert factors == [1.0, 1.0]
     assert min(norms) > 1
-    assert not run.initial_weights.exists()  # nothing to interpolate with
     assert ["validation_auc" in line for line in lines(run)].count(True) == 2
-    assert not any("interpolation_alpha" in line for line in lines(run))
+
+
+@pytest.mark.parametrize("best", ["last", "initial"])
+def test_the_model_that_validates_best_is_saved_with_its_biases(store, config, tmp_path, monkeypatch, best):
+    run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4, validations=1)), store)
+    initial = []
+    aucs = iter([1.0, {"last": 1.2, "initial": 0.0}[best]])
+
+    def validate(trainer, *_):
+        initial.append(trainer.model.news.projection.weight.detach().clone())
+        return next(aucs)
+
+    monkeypatch.setattr(Trainer, "validate", validate)
+    outcome = train(run, store)
+    assert outcome.progress.best_auc == max(1.0, {"last": 1.2, "initial": 0.0}[best])
+    assert outcome.best_is_initial == (best == "initial")
+    saved = Recommender.from_pretrained(run.model)
+    assert not torch.equal(initial[0], initial[1])
+    assert torch.equal(saved.news.projection.weight, initial[best == "last"])
+    assert any(saved.catalogue.biases) == (best == "last")
 
 
 def test_random_heads_depend_on_the_seed_alone(store, config, tmp_path):

@@ -55,15 +55,9 @@ def _verify_run(path: Path) -> None:
     from speedyfeed.checksums import verify_checksums
     from speedyfeed.pretrained import remedy_for
     from speedyfeed.training.checkpoint import checkpoints, verify_checkpoint
-    from speedyfeed.training.interpolation import load_initial
     from speedyfeed.training.run_folder import AGAIN, open_run
 
     run = open_run(path)
-    is_trained_on = run.config.train.init != "random" and not run.config.recommender.uses_words
-    if run.initial_weights.exists():
-        load_initial(run.initial_weights)
-    elif is_trained_on and any(run.best.glob("step-*")):  # validated, so that initial weights were saved
-        raise InputError(f"{run.initial_weights}: is missing; {AGAIN}")
     for best in run.best.glob("step-*"):
         verify_checksums(best, AGAIN)
     if run.model.exists():

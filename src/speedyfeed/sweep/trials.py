@@ -71,7 +71,7 @@ class Trial:
     """Cache hit rate in the second half of the run; None if the run was too short to measure it."""
     precision: str
     curve: list[ValidationPoint]
-    """Validations in order, without those of interpolated weights; empty if there were none."""
+    """Validations in order; empty if there were none."""
     best_clicks: int
     """Clicks learned from when the evaluated model was saved; 0 if no validation beat the initial one."""
 
@@ -115,13 +115,13 @@ def load_values(path: Path, metric: str) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(), np.float64)
 
 
-def load_curve(run: Path, *, interpolates: bool = False) -> list[ValidationPoint]:
-    """The validations of a run in order; `interpolates` adds those of interpolated weights, which come last."""
+def load_curve(run: Path) -> list[ValidationPoint]:
+    """The validations of a run in order."""
     lines = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
     return [
         ValidationPoint(minutes=line["seconds"] / 60, clicks=line["clicks"], auc=line["validation_auc"])
         for line in lines
-        if "validation_auc" in line and (interpolates or "interpolation_alpha" not in line)
+        if "validation_auc" in line
     ]
 
 
@@ -151,7 +151,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         with open_data(finished, store.path, report=report) as data:
             evaluated = evaluate_run(finished, data, exact=True, report=report)
             write_per_impression(run.path / VALUES, data, evaluated)
-    points = load_curve(run.path, interpolates=True)
+    points = load_curve(run.path)
     means = {name: found.mean for name, found in evaluated.overall.metrics.items()}
     trial = Trial(
         seed=run.config.train.seed,
@@ -162,7 +162,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         minutes=outcome.progress.seconds / 60,
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
         precision=run.facts.precision.name if run.facts.precision else "",
-        curve=load_curve(run.path),
+        curve=points,
         best_clicks=max(points, key=lambda point: point.auc).clicks if points else outcome.progress.clicks,
     )
     with new_file(run.path / TRIAL) as partial:

@@ -23,9 +23,9 @@ BIASES = "biases.safetensors"
 """File of the best model with the bias of each article when it was validated, where biases are learned."""
 
 
-def best_name(step: int, alpha: float | None = None) -> str:
-    """Folder name of the best model: its step, and alpha where its weights are interpolated."""
-    return f"step-{step:08d}" + ("" if alpha is None else f"-alpha-{alpha}")
+def best_name(step: int) -> str:
+    """Folder name of the best model, by its step."""
+    return f"step-{step:08d}"
 
 
 def save_best(run: RunFolder, model: Recommender, name: str, biases_V: Tensor | None = None) -> None:

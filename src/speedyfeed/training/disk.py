@@ -26,9 +26,8 @@ def estimate_bytes(trainer: Trainer) -> int:
     owed = cache if config.cache_in_use.gradients else 0
     checkpoint = weights + MOMENTS * trained + cache + owed
     best = 0 if trainer.validation is None else 2 * weights
-    initial = trained if trainer.interpolates else 0
     catalogue = 4 * trainer.store.num_news * model.news.dim
-    return initial + best + (config.train.max_checkpoints + 1) * checkpoint + weights + catalogue
+    return best + (config.train.max_checkpoints + 1) * checkpoint + weights + catalogue
 
 
 def announce(trainer: Trainer) -> None:

@@ -1,6 +1,6 @@
 """The training loop: a run from its newest checkpoint to its end.
 
-initial validation --> steps, with validations and checkpoints --> interpolated weights --> finished recommender
+initial validation --> steps, with validations and checkpoints --> finished recommender
 """
 
 import logging
@@ -118,9 +118,6 @@ def _train(
                     validator.initialize(schedule, stop.heard_by(report, group))
                 recorder = _Recorder(metrics, report, group)
                 _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch, callbacks)
-                if schedule.is_done:
-                    loader.close()
-                    validator.run_interpolated(schedule, stop)
             except Stopped:
                 return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
         if not schedule.is_done or group.any(stop.is_asked):

@@ -91,7 +91,7 @@ class MetricsFile:
         trackers: Sequence[str] = (DEFAULT,),
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the files, without lines that a resumed run repeats: those after `resume_step`, and interpolations.
+        """Open the files, without lines that a resumed run repeats: those after `resume_step`.
 
         A `resume_step` of -1 is a new run. Without a folder nothing is written. `settings` are those of the run,
         which trackers record.
@@ -102,9 +102,7 @@ class MetricsFile:
             return
         path = folder / METRICS
         lines = list(zip(_lines(path), _values(path), strict=True))
-        retained = [
-            line for line, values in lines if values["step"] <= resume_step and "interpolation_alpha" not in values
-        ]
+        retained = [line for line, values in lines if values["step"] <= resume_step]
         partial = path.with_suffix(".partial")
         partial.write_text("".join(retained), encoding="utf-8")
         os.replace(partial, path)

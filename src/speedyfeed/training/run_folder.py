@@ -5,7 +5,6 @@ RUN/
   document_frequencies.parquet   number of articles each word occurs in, used to refine articles that come later
   metrics.jsonl        one line per logged step; tensorboard/ holds the same values
   checkpoints/         step-N/: everything needed to resume; the newest few
-  initial.safetensors  initial weights, interpolated with the final ones
   best/                step-N/: the model with the best validation AUC so far
   model/               the finished recommender with its catalogue and its text settings, written last
   index/               HNSW graphs of the last evaluation
@@ -105,7 +104,6 @@ class RunFolder:
         self.path = path
         self.facts = facts
         self.checkpoints = path / "checkpoints"
-        self.initial_weights = path / "initial.safetensors"
         self.best = path / "best"
         self.model = path / "model"
         self.document_frequencies = path / DOCUMENT_FREQUENCIES

@@ -34,7 +34,6 @@ from speedyfeed.tokenizers import checksum_of, load_tokenizer
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.partition import encode_texts, weigh
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.interpolation import save_initial
 from speedyfeed.training.losses import ClickLoss, log_popularity
 from speedyfeed.training.run_folder import PrecisionFact, RunFolder
 from speedyfeed.training.validation_sample import ValidationSample
@@ -226,8 +225,6 @@ class Trainer:
             news = self.model.news
             news.initialize(news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN)))
         self.group.broadcast_module(self.model)
-        if self.interpolates:
-            self.group.on_rank_0(lambda: save_initial(self.run.initial_weights, self.model))
 
     def validate(self, report: Report = silent) -> float:
         """AUC of the validation sample, as rank 0 measures it."""
@@ -246,12 +243,6 @@ class Trainer:
             if self._frozen_MH is None:
                 self._frozen_MH = encode_texts(self.model.news, news, self.group, report=report)
             return self.model.news.project(self._frozen_MH.to(self.device), news.categories_M).float().cpu()
-
-    @property
-    def interpolates(self) -> bool:
-        """Whether final weights are interpolated with the initial ones: only where all of those are of use."""
-        is_random = self.config.train.init == "random"
-        return self.validation is not None and not is_random and any(True for _ in self.model.news.pretrained())
 
     def check_cache(self, step: int) -> dict[str, float]:
         """Checksum of the cache rows that later steps can read; raises where the copies of the hosts differ."""

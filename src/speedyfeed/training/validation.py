@@ -1,18 +1,14 @@
 """Validations of a run: measure the AUC, record it, and save the model if none was better.
 
-initial validation --> validations between steps --> validations of interpolated weights
+initial validation --> validations between steps
 """
 
 from dataclasses import dataclass
 
-from speedyfeed.errors import InputError
 from speedyfeed.progress import Report
 from speedyfeed.training.artifacts import best_name, save_best
-from speedyfeed.training.interpolation import interpolate
 from speedyfeed.training.metrics import MetricsFile
-from speedyfeed.training.run_folder import AGAIN
 from speedyfeed.training.schedule import Schedule
-from speedyfeed.training.signals import Stop
 from speedyfeed.training.trainer import Trainer
 
 INITIAL = "initial validation"
@@ -27,13 +23,10 @@ class ValidationPoint:
     """Number of clicks learned from until then."""
     seconds: float
     """Seconds of training until then."""
-    alpha: float | None = None
-    """Weight of the final model where its weights are interpolated with the initial ones; None elsewhere."""
 
     def metrics(self) -> dict[str, float]:
         """Values for a line of metrics."""
-        values = {"validation_auc": self.auc, "clicks": self.clicks, "seconds": self.seconds}
-        return values if self.alpha is None else values | {"interpolation_alpha": self.alpha}
+        return {"validation_auc": self.auc, "clicks": self.clicks, "seconds": self.seconds}
 
 
 class Validator:
@@ -59,32 +52,14 @@ class Validator:
         self._record(schedule, auc)
         return auc
 
-    def run_interpolated(self, schedule: Schedule, stop: Stop) -> None:
-        """Validate weights between the initial and the final ones, where the initial ones were saved."""
-        run, group = self._trainer.run, self._trainer.group
-        if not schedule.progress.step or not self._trainer.interpolates:
-            return
-        if not group.any(run.initial_weights.exists()):
-            raise InputError(f"{run.initial_weights}: is missing; {AGAIN}")
-
-        def validate(alpha: float) -> None:
-            if group.any(stop.is_asked):
-                return  # all of them are repeated when the run is resumed
-            self._record(schedule, self._trainer.validate(), alpha)
-
-        interpolate(run.initial_weights, self._trainer.model, validate)
-
-    def _record(self, schedule: Schedule, auc: float, alpha: float | None = None) -> None:
+    def _record(self, schedule: Schedule, auc: float) -> None:
         """Write a line of metrics, and save the model if it is the initial one or better than all before."""
         progress = schedule.progress
-        point = ValidationPoint(auc=auc, clicks=progress.clicks, seconds=progress.seconds, alpha=alpha)
+        point = ValidationPoint(auc=auc, clicks=progress.clicks, seconds=progress.seconds)
         self._metrics.write(progress.step, point.metrics())
         if progress.step and not auc > progress.best_auc:
             return
-        name = best_name(progress.step, alpha)
+        name = best_name(progress.step)
         trainer = self._trainer
-        biases_V = trainer.loss.biases()
-        if biases_V is not None and alpha is not None:
-            biases_V = alpha * biases_V  # initial biases are zero
-        trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name, biases_V))
+        trainer.group.on_rank_0(lambda: save_best(trainer.run, trainer.model, name, trainer.loss.biases()))
         schedule.record_best(auc)
