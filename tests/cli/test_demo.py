@@ -10,7 +10,7 @@ from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import SynthConfig
 
 
-def test_it_shows_quality_speed_and_one_reader_and_goes_on(tmp_path, tiny_encoder, monkeypatch, capsys):
+def test_it_shows_quality_speed_and_one_user_and_goes_on(tmp_path, tiny_encoder, monkeypatch, capsys):
     small = SynthConfig(users=120, news=200, days=8)
     mini = recipe("speed-mini")
     tiny = replace(

@@ -1,4 +1,4 @@
-"""Blends of a run's start and end: what lies between is what it says, and is kept only where it ranks better."""
+"""Weight interpolation: what lies between initial and last weights is as it says, and is saved only if better."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
 
-def test_a_blend_lies_on_the_line_from_start_to_end(tmp_path):
+def test_interpolated_weights_lie_between_the_initial_and_the_last(tmp_path):
     model = nn.Linear(3, 2)
     model.bias.requires_grad_(False)
     save_initial(tmp_path / "start", model)
@@ -34,8 +34,8 @@ def test_a_blend_lies_on_the_line_from_start_to_end(tmp_path):
     torch.testing.assert_close(model.bias, bias, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("best_look", ["last", "interpolation_alpha", "start"])
-def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_look):
+@pytest.mark.parametrize("best_point", ["last", "interpolation_alpha", "start"])
+def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_point):
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=4, validations=1)), store)
     # What is validated: the start, the end, and the interpolates.
     aucs = iter(
@@ -43,7 +43,7 @@ def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_
             "last": [1.0, 1.2, 1.1, 1.1, 1.1],
             "interpolation_alpha": [1.0, 1.1, 1.1, 1.2, 1.15],
             "start": [1.0, 0.0, 0.0, 0.0, 0.0],
-        }[best_look]
+        }[best_point]
     )
     monkeypatch.setattr(Trainer, "validate", lambda *_: next(aucs))
     biases, learned = ClickLoss.biases, []
@@ -54,18 +54,18 @@ def test_what_validates_best_is_kept(store, config, tmp_path, monkeypatch, best_
     end = load_file(saved / "model" / "model.safetensors")["news.projection.weight"]
     start = load_file(run.initial_weights)["news.projection.weight"]
     assert not torch.equal(start, end)
-    share = {"last": 1.0, "interpolation_alpha": 0.5, "start": 0.0}[best_look]
+    share = {"last": 1.0, "interpolation_alpha": 0.5, "start": 0.0}[best_point]
     torch.testing.assert_close(kept, start.lerp(end, share), rtol=0, atol=1e-7)
     assert learned[-1].any()
     kept_biases = torch.tensor(Recommender.from_pretrained(run.model).catalogue.biases)
     torch.testing.assert_close(kept_biases, share * learned[-1][1:], rtol=0, atol=1e-6)
-    if best_look != "start":
+    if best_point != "start":
         assert outcome.progress.best_auc == 1.2
-    looks = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
-    assert [look["interpolation_alpha"] for look in looks if "interpolation_alpha" in look] == list(ALPHAS)
+    lines = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
+    assert [line["interpolation_alpha"] for line in lines if "interpolation_alpha" in line] == list(ALPHAS)
 
 
-def test_nothing_is_blended_that_was_not_trained_or_not_validated(store, config, tmp_path):
+def test_nothing_is_interpolated_that_was_not_trained_or_not_validated(store, config, tmp_path):
     for name, changes in (("untrained", {"steps": 0}), ("unseen", {"steps": 2, "validations": 0})):
         run = start_run(tmp_path / name, replace(config, train=replace(config.train, **changes)), store)
         assert train(run, store).is_finished
