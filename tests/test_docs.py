@@ -30,8 +30,9 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 
 def test_no_page_links_out_of_the_site() -> None:
-    outside = [(page.name, target) for page in PAGES for target, _ in links(page) if not target.is_relative_to(DOCS)]
-    assert outside == []
+    targets = [(page.name, target) for page in PAGES for target, _ in links(page)]
+    assert len(targets) > 100
+    assert [(name, target) for name, target in targets if not target.is_relative_to(DOCS)] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=lambda page: str(page.relative_to(ROOT)))

@@ -170,7 +170,7 @@ async def _ingest(port: int, name: str, texts: list[dict[str, str]], done: async
             client = await _Client.connect(port)
             continue
         if status != 201:
-            raise InputError(f"the service answered {status} to new articles, expected 201; see its messages above")
+            raise InputError(f"the service answered {status} to new articles, expected 201; see above")
         added += len(named)
     return added
 
