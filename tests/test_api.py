@@ -20,9 +20,8 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_importing_the_package_takes_less_than_100_ms():
-    code = (
-        "from time import perf_counter; start = perf_counter(); import speedyfeed; print(perf_counter() - start)"
-    )
+    """In processor time, which a busy machine hardly changes."""
+    code = "from time import process_time as now; start = now(); import speedyfeed; print(now() - start)"
     assert min(float(in_new_python(code)) for _ in range(3)) < 0.1
 
 
