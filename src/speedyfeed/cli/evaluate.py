@@ -53,7 +53,7 @@ class Arguments:
     counts of the history. Needs a store with a train split."""
     beyond: bool = False
     """Also measure lists of ten articles beyond accuracy, in the order of their scores and re-ranked as a feed:
-    diversity, calibration error, sections (distinct categories), coverage and novelty; at most 1000 impressions."""
+    diversity, calibration error, sections (distinct categories), coverage, novelty; at most 1000 impressions."""
     rerank: RerankConfig = field(default_factory=RerankConfig)
     per_impression: Path | None = None
     """Parquet file to write all metrics of each impression to; by default none is written."""

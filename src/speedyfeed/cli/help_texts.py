@@ -28,6 +28,14 @@ KINDS = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
 """Words for the value of an option that has none by default."""
 
 
+def help_page(drawn: str, doc: str) -> str:
+    """Help of a command from what the parser has drawn, with the docstring of its module below the usage line."""
+    usage, _, options = drawn.partition("\n\n")
+    # The parser leaves an empty line where a text ends exactly at the border.
+    lines = [line for line in options.splitlines() if not re.fullmatch("│ +│", _plain(line))]
+    return "\n\n".join([_wrap(_plain(usage), "    "), describe_command(doc), "\n".join(lines)])
+
+
 def describe_command(doc: str) -> str:
     """Description of a command from the docstring of its module, wrapped to the terminal.
 
@@ -38,9 +46,9 @@ def describe_command(doc: str) -> str:
     )
 
 
-def wrap_usage(line: str) -> str:
-    """The usage line of a command, without colours and wrapped to the terminal."""
-    return _wrap(re.sub(r"\x1b\[[0-9;]*m", "", line), "    ")
+def _plain(line: str) -> str:
+    """A line without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
 
 def _wrap(text: str, indent: str = "") -> str:

@@ -103,7 +103,7 @@ def _blame_damage(arguments: Any) -> None:
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
     import tyro
 
-    from speedyfeed.cli.help_texts import describe_command, help_rules, wrap_usage
+    from speedyfeed.cli.help_texts import help_page, help_rules
 
     page, output = _Page(), io.StringIO()
     try:
@@ -120,8 +120,7 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
         fail(str(error))
     except SystemExit as stop:
         if not stop.code:
-            usage, _, options = page.getvalue().partition("\n\n")
-            print(f"{wrap_usage(usage)}\n\n{describe_command(module.__doc__)}\n\n{options}", end="")
+            print(help_page(page.getvalue(), module.__doc__))
             raise
         fail(explain(output.getvalue(), rest, program))
 
