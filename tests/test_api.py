@@ -20,9 +20,8 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_importing_the_package_takes_less_than_100_ms():
-    code = (
-        "from time import perf_counter; start = perf_counter(); import speedyfeed; print(perf_counter() - start)"
-    )
+    """In processor time, which a busy machine hardly changes."""
+    code = "from time import process_time as now; start = now(); import speedyfeed; print(now() - start)"
     assert min(float(in_new_python(code)) for _ in range(3)) < 0.1
 
 
@@ -52,12 +51,18 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         _ = speedyfeed.nothing
 
 
-def test_from_logs_to_recommendations(mind_logs, tmp_path):
+@pytest.fixture
+def tiny(tiny_encoder):
+    """The recipe `tiny` with an encoder that is quick to load and to save."""
+    config = speedyfeed.recipe("tiny")
+    return replace(config, news=replace(config.news, encoder=str(tiny_encoder)))
+
+
+def test_from_logs_to_recommendations(mind_logs, tiny, tmp_path):
     store_path, run_path = str(tmp_path / "store"), str(tmp_path / "run")
     store = speedyfeed.prepare(str(mind_logs), store_path)
     assert speedyfeed.open_store(store_path).num_news == store.num_news
-    config = speedyfeed.recipe("tiny")
-    config = replace(config, train=replace(config.train, steps=1, validations=0))
+    config = replace(tiny, train=replace(tiny.train, steps=1, validations=0))
     assert speedyfeed.train(store_path, run_path, config).is_finished
     assert speedyfeed.train(store_path, run_path, config).is_finished, "the same call finds it finished"
     with pytest.raises(speedyfeed.InputError, match="has a run already"):
@@ -68,10 +73,8 @@ def test_from_logs_to_recommendations(mind_logs, tmp_path):
     assert isinstance(best, speedyfeed.Recommendation)
 
 
-def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny_encoder, tmp_path):
-    config = speedyfeed.recipe("tiny")
-    news = replace(config.news, encoder=str(tiny_encoder))
-    config = replace(config, news=news, train=replace(config.train, steps=4, validations=2))
+def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny, tmp_path):
+    config = replace(tiny, train=replace(tiny.train, steps=4, validations=2))
     seen = []
     run, store = tmp_path / "run", tmp_path / "store"
     speedyfeed.prepare(newsroom.logs, store)
@@ -86,10 +89,9 @@ def test_a_callback_sees_every_step_and_may_stop_the_run(newsroom, tiny_encoder,
     assert [one.progress.step for one in seen] == [1, 2, 3, 4]
 
 
-def test_a_run_has_its_model_its_evaluation_and_its_history(mind_logs, tmp_path):
+def test_a_run_has_its_model_its_evaluation_and_its_history(mind_logs, tiny, tmp_path):
     pytest.importorskip("pandas")
-    config = speedyfeed.recipe("tiny")
-    config = replace(config, train=replace(config.train, steps=2, validations=0))
+    config = replace(tiny, train=replace(tiny.train, steps=2, validations=0))
     store = speedyfeed.prepare(mind_logs, tmp_path / "store")
     with pytest.raises(speedyfeed.InputError, match="found 'wand', expected some of tensorboard"):
         speedyfeed.train(store.path, tmp_path / "run", config, track="wand")

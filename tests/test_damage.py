@@ -148,7 +148,7 @@ def test_damage_to_the_store_is_named_when_a_run_is_evaluated(made, copy, tmp_pa
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["training.safetensors", "state.json", "model/model.safetensors"])
-def test_a_damaged_checkpoint_is_passed_over(made, copy, damage, name, caplog):
+def test_a_damaged_checkpoint_is_skipped(made, copy, damage, name, caplog):
     shutil.rmtree(copy / "model")
     older, newer = checkpoints(copy / "checkpoints")
     damage(newer / name)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import speedyfeed
 from tests import forked
 from tools import draw_layers
 
@@ -26,6 +27,12 @@ def test_every_page_is_reachable_from_the_index() -> None:
             waiting += [target for target, _ in links(page) if target.is_relative_to(DOCS)]
     assert len(PAGES) > 10
     assert [page.relative_to(DOCS) for page in PAGES if page not in found] == []
+
+
+def test_no_page_links_out_of_the_site() -> None:
+    targets = [(page.name, target) for page in PAGES for target, _ in links(page)]
+    assert len(targets) > 100
+    assert [(name, target) for name, target in targets if not target.is_relative_to(DOCS)] == []
 
 
 @pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=lambda page: str(page.relative_to(ROOT)))
@@ -70,6 +77,16 @@ def test_the_reference_names_modules_that_exist() -> None:
 
 def test_the_figure_of_the_layers_is_up_to_date() -> None:
     assert draw_layers.FIGURE.read_text("utf-8") == draw_layers.draw(), "run: python tools/draw_layers.py"
+
+
+def test_the_architecture_page_names_every_package_and_module() -> None:
+    files = (DOCS / "architecture.md").read_text("utf-8").split("## Files")[1].split("## ")[0]
+    named = set(re.findall(r"(\w+)(?:/|\.py)", files))
+    assert {name for layer in draw_layers.read_layers() for name in layer} - named == set()
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    assert f"\nversion: {speedyfeed.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 def test_the_code_of_extending_runs(tmp_path: Path) -> None:

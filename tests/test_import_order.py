@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import speedyfeed
@@ -50,8 +51,13 @@ def test_imports_inside_functions_are_seen() -> None:
     assert ("cli", "serving") in owners, "cli/serve.py imports serving inside a function"
 
 
-def _imports() -> Iterator[tuple[Path, str, str]]:
+@cache
+def _imports() -> list[tuple[Path, str, str]]:
     """(file, its package, the package it imports) of every import of ours, deferred ones included."""
+    return list(_find_imports())
+
+
+def _find_imports() -> Iterator[tuple[Path, str, str]]:
     for file in ROOT.rglob("*.py"):
         owner = file.relative_to(ROOT).with_suffix("").parts[0]
         for name in _names(file):
@@ -60,7 +66,12 @@ def _imports() -> Iterator[tuple[Path, str, str]]:
                 yield file, owner, rest.split(".")[0]
 
 
-def _names(file: Path) -> Iterator[str]:
+@cache
+def _names(file: Path) -> list[str]:
+    return list(_find_names(file))
+
+
+def _find_names(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

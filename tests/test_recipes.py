@@ -59,7 +59,7 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
 
 
 @pytest.mark.parametrize("name", ["nrms", "naml", "lstur", "npa"])
-def test_a_baseline_is_judged_on_raw_logs_and_served_unless_its_news_are_personal(name, store, tmp_path, capsys):
+def test_a_baseline_is_evaluated_on_raw_logs_and_served_unless_it_is_user_dependent(name, store, tmp_path, capsys):
     run, logs = tmp_path / "run", store.path.parent / "logs"
     main(["train", str(store.path), str(run), "--recipe", name, "--steps", "2", *SMALL])
     capsys.readouterr()

@@ -56,7 +56,7 @@ def dev_rows(logs):
 
 
 def test_zero_shot_is_the_untouched_encoder_by_hand(newsroom, tiny_encoder, capsys):
-    """Titles cut to 32 tokens, mean over tokens, length one; mean of the latest 100 clicks; inner product."""
+    """Titles cut to 32 tokens, mean over tokens, unit norm; mean of the latest 100 clicks; inner product."""
     tokenizer, encoder = AutoTokenizer.from_pretrained(tiny_encoder), AutoModel.from_pretrained(tiny_encoder)
     embeddings = {}
     for split in ("train", "dev"):
@@ -166,7 +166,7 @@ def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path
     assert [path.name for path in out.parent.iterdir()] == ["rows.parquet"]
 
 
-def test_recall_looks_among_the_news_of_the_day_when_asked(newsroom, capsys):
+def test_recall_searches_the_articles_of_the_day_when_asked(newsroom, capsys):
     split, day = (figures(capsys, "evaluate", newsroom.zero, "--pool", pool) for pool in ("split", "day"))
     days = {row[2].split()[0] for row in dev_rows(newsroom.logs)}
     assert (split["index"]["pools"], day["index"]["pools"]) == (1, len(days))
@@ -329,7 +329,7 @@ def test_what_is_not_there_is_said(newsroom, tmp_path, capsys):
     assert "has not finished" in mistake(capsys, "evaluate", tmp_path / "run")
 
 
-def test_a_model_folder_without_its_run_is_judged_too(newsroom, tmp_path, capsys):
+def test_a_model_folder_without_its_run_is_evaluated_too(newsroom, tmp_path, capsys):
     shutil.copytree(newsroom.trained / "model", tmp_path / "model")
     found = figures(capsys, "evaluate", tmp_path / "model", newsroom.logs)
     assert found["auc"] == pytest.approx(figures(capsys, "evaluate", newsroom.trained)["auc"], abs=1e-4)

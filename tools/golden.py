@@ -173,7 +173,6 @@ REQUESTS: list[tuple[str, str, Any]] = [
 
 def main(command: str, file: Path) -> None:
     """Record into a file, or check against one."""
-    assert command in ("record", "check"), __doc__
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         found = record(Path(folder))
     if command == "record":
@@ -189,4 +188,6 @@ def main(command: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("record", "check"):
+        sys.exit("usage: python tools/golden.py record|check FILE.json")
     main(sys.argv[1], Path(sys.argv[2]))

@@ -34,7 +34,7 @@ class RecallBenchmarkConfig:
     million: bool = False
     """Measure a million articles as well."""
     width: int = 256
-    """Width of an embedding, in numbers."""
+    """Width of the drawn embeddings."""
     spread: float = 0.0
     """Standard deviation of the logarithm of the norms; 0 is unit norm, titles in pretrained MiniLM have 0.14."""
     queries: int = 500

@@ -159,14 +159,18 @@ async def _at_rate(request: Callable[[], Awaitable[bool]], config: ServeBenchmar
 
 
 async def _ingest(port: int, name: str, texts: list[dict[str, str]], done: asyncio.Event) -> int:
-    """Add articles in batches as one of several writers; returns how many were acknowledged."""
+    """Add articles in batches as one of several writers, and return how many were acknowledged."""
     client = await _Client.connect(port)
     added = 0
     while not done.is_set():
         batch = [texts[(added + number) % len(texts)] for number in range(INGEST_BATCH)]
         named = [one | {"news_id": f"{name}-{added + number}"} for number, one in enumerate(batch)]
-        if await client.post("/v1/news", {"news": named}) != 201:
-            raise InputError("the service refused articles; see its messages above")
+        status = await client.post("/v1/news", {"news": named})
+        if status == 503:  # too busy, as on a machine that others use as well: try again
+            client = await _Client.connect(port)
+            continue
+        if status != 201:
+            raise InputError(f"the service answered {status} to new articles, expected 201; see above")
         added += len(named)
     return added
 

@@ -32,7 +32,7 @@ class BusBenchmarkConfig:
     tokens: int = 3840
     """Number of tokens of a batch."""
     attention_dropout: float | None = 0.0
-    """Dropout of attention weights; None is the encoder's own, as in the paper, which takes more memory."""
+    """Dropout of attention weights; None takes the encoder's own, as in the paper, which takes more memory."""
     rounds: int = 3
     """Timed rounds of each row; the best one counts."""
     seed: int = 0

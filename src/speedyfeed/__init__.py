@@ -51,7 +51,7 @@ _HOMES = {
     "ExactIndex": "retrieval.index",
     "HnswIndex": "retrieval.hnsw",
     "InputError": "errors",
-    "PrepareConfig": "preparation.prepare",
+    "PrepareConfig": "preparation.config",
     "Recommendation": "pretrained",
     "Recommender": "pretrained",
     "Report": "evaluation.evaluate",

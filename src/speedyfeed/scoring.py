@@ -3,7 +3,7 @@
     score(user, article) = log(sum over vectors of weight * exp(sharpness * vector . article)) / sharpness
 
 A user with one vector is scored by the inner product. With several, the weights of which sum to 1, one vector that
-is close to the article is enough for a high score: a reader of sports and food is close to both, and the mean of
+is close to the article is enough for a high score: a user of sports and food is close to both, and the mean of
 both to neither. As the sharpness goes to 0, the score becomes the inner product with the weighted mean.
 
 Shapes: B users   P prefixes of their histories   K vectors   C candidates   M articles   D embedding width

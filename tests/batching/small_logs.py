@@ -44,4 +44,4 @@ def logs(random_bits: st.DrawFn) -> Timelines:
 
 
 lengths = st.lists(st.integers(0, 9), min_size=NUM_NEWS, max_size=NUM_NEWS).map(lambda rest: np.array([0, *rest]))
-"""Tokens of every news; some have no text at all."""
+"""Tokens of every article; some have no text at all."""

@@ -373,7 +373,7 @@ def test_a_warm_cache_makes_batches_larger_up_to_the_cap_on_clicks():
     assert users[ALWAYS] == 100 // 4
 
 
-def test_padded_batches_count_every_news_as_long_as_the_longest_to_be_encoded():
+def test_padded_batches_count_every_article_as_long_as_the_longest_to_be_encoded():
     log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
     tokens = np.array([0, 32, 48, 36, 4, *[0] * 8])
     config, plan = BatchConfig(mode="padded", num_buckets=1, negatives=1, token_budget=4 * 48), NO_CACHE
@@ -408,7 +408,7 @@ def test_the_order_of_users_and_their_negatives_change_with_the_epoch():
     assert by_user[0] != by_user[1]
 
 
-def test_tokens_of_a_news_are_those_of_all_its_segments():
+def test_tokens_of_an_article_are_those_of_all_its_segments():
     # Padding has no segment; news 1 has a title and a long body, news 2 a title, news 3 nothing.
     tokens = ragged([[7] * 3, [7] * 9, [7] * 4])
     zeros = np.zeros(16, np.uint8)
@@ -482,7 +482,7 @@ def batcher_of_epoch(batcher: Batcher) -> Iterator[Batch]:
 
 
 def test_padding_everywhere_counts_against_data_efficiency() -> None:
-    """Two users with two and one clicks, six tokens a news but one of three; two negatives of six."""
+    """Two users with two and one clicks, six tokens an article but one of three; two negatives of six."""
     log = timelines([[(1, 0), (2, 0)], [(3, 0)]], [[4]])
     tokens = np.array([0, 6, 6, 3, 6, *[0] * 8])
     shared = {"token_budget": 999, "max_clicks": 4, "negatives": 1}

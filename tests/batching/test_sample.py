@@ -122,7 +122,7 @@ def test_any_news_of_the_period_but_the_click_is_drawn_where_there_is_no_pool():
     assert [count / 2_000 for count in counts.values()] == pytest.approx([1 / 3] * 3, abs=0.05)
 
 
-def test_a_click_of_the_history_borrows_what_its_reader_skipped_first():
+def test_fallback_negatives_of_a_history_click_are_what_its_user_skipped_first():
     log = timelines([[(3, NO_POOL)] * 2_000, [(5, NO_POOL)]], [[9, 8], [7]], user_pools=[0, 1])
     instances = sampler(log, max_clicks=2_000).sample(np.array([0]), 0)
     counts = Counter(instances.candidates.values[:, 1].tolist())
@@ -131,7 +131,7 @@ def test_a_click_of_the_history_borrows_what_its_reader_skipped_first():
     assert not instances.has_own_negatives.values.any()
 
 
-def test_a_click_is_no_negative_of_itself_where_its_reader_skipped_it_first():
+def test_a_click_is_no_negative_of_itself_where_its_user_skipped_it_first():
     log = timelines([[(3, NO_POOL)] * 200, [(5, NO_POOL)]], [[3], [7]], user_pools=[0, 1])
     drawn = sampler(log, max_clicks=200).sample(np.array([0]), 0).candidates.values[:, 1]
     assert set(drawn.tolist()) == {5, 7}
@@ -179,7 +179,7 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
     assert next(one_by_one, None) is None
 
 
-def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
+def test_without_fallback_negatives_a_click_without_its_own_is_history_and_nothing_else():
     users = [[(7, NO_POOL), (8, 0)], [(9, NO_POOL)], [(10, 1), (11, NO_POOL)], []]
     log = timelines(users, [[1], [2]])
     settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "fallback_negatives": False}
@@ -197,7 +197,7 @@ def test_without_borrowing_a_click_without_a_pool_is_history_and_nothing_else():
 
 
 @pytest.mark.parametrize("pools", [[], [[], []]])  # nothing shown but what was clicked: a store has empty pools
-def test_where_no_click_has_a_pool_all_borrow(pools):
+def test_where_no_click_has_own_negatives_all_have_fallback_negatives(pools):
     log = timelines([[(1, NO_POOL), (2, NO_POOL)], [(3, NO_POOL)]], pools)
     draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, fallback_negatives=False)
     assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()

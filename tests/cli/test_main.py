@@ -1,7 +1,9 @@
 """The command line as a user meets it: help, JSON, and one clear line with exit code 2 for each mistake."""
 
 import contextlib
+import itertools
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,6 +37,34 @@ def test_every_command_explains_itself_with_an_example(command, capsys):
     assert f"Example: speedyfeed {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_narrow_terminal_and_shows_only_defaults_that_can_be_typed(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    page = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert max(map(len, page.splitlines())) == 80
+    assert not re.findall(r"^│ +│$", page, re.MULTILINE)
+    assert not re.findall(r"default: (?:None|True|False)|\{None", page)
+    text = " ".join(page.replace("│", " ").split())
+    assert text.count("(this flag turns it off)") == len(re.findall(r"^│ --[\w.]*\bno-", page, re.MULTILINE))
+
+
+def test_help_texts_are_running_text_whose_lines_are_full(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        main(["train", "--help"])
+    page = capsys.readouterr().out
+    assert "│ --workflow {fast,conventional} " in page
+    text = page.partition("--news.no-segments")[2].partition("--news.no-categories")[0]
+    lines = [line.strip("│ ") for line in text.splitlines()[:-1]]
+    assert lines[0] == "Encoding of title, abstract and body as separate"
+    assert lines[-1].endswith("turns it off)")
+    room = 80 - len("│ --news.no-segments   ") - len("│ ")
+    assert all(len(line) + 1 + len(after.split()[0]) > room for line, after in itertools.pairwise(lines))
+
+
 def test_no_library_is_pinned_to_one_version():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"].values()
@@ -52,8 +82,8 @@ WRONG_WORDS = {
     "train": "STORE and RUN are missing",
     "train s": "RUN is missing",
     "train s r more": "found more, expected no further argument",
-    "train s r --steps many": "--steps many: expected a whole number or None",
-    "train s r --steps=many": "--steps many: expected a whole number or None",
+    "train s r --steps many": "--steps many: expected a whole number",
+    "train s r --steps=many": "--steps many: expected a whole number",
     "train s r --lr x --json": "--lr x: expected a number",
     "train s r --init foo": "--init foo: expected means or random",
     "train s r --schedule": "--schedule: found no value, expected one",

@@ -59,7 +59,7 @@ def some_news() -> PackedNews:
 
 
 def some_cache() -> NewsCache:
-    """Every news written at step 0 with values no encoder gives."""
+    """Every article written at step 0 with values no encoder gives."""
     cache = NewsCache(num_news=NUM_NEWS, width=WIDTH)
     rows = torch.randn(NUM_NEWS, WIDTH, generator=torch.Generator().manual_seed(2))
     cache.write(torch.arange(1, NUM_NEWS + 1), rows, step=0)
@@ -155,7 +155,7 @@ def test_encoding_once_is_encoding_in_place(data: st.DataObject) -> None:
         torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_each_news_is_encoded_once_and_cached_ones_not_at_all() -> None:
+def test_each_article_is_encoded_once_and_cached_ones_not_at_all() -> None:
     encoder = WordSum()
     merged = encode(encoder, [[7, 9, 7], [9, 2, 0]], [[[2], [3], [3]], [[7], [9], [0]]], read={9})
     assert encoder.num_encoded == 3

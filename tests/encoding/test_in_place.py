@@ -68,7 +68,7 @@ class Users(WordSum):
         return super().encode_text(news)
 
 
-def test_every_place_is_read_by_the_reader_of_its_row() -> None:
+def test_every_position_is_encoded_for_the_user_of_its_row() -> None:
     encoder = Users()
     encode_in_place(
         encoder,

@@ -68,7 +68,7 @@ def test_groups_by_history_share_out_the_impressions(impressions, news_VD):
         assert group.metrics["auc"].mean == pytest.approx(np.nanmean(report.values["auc"][rows]))
 
 
-def test_seen_and_unseen_news_are_ranked_among_their_own_kind():
+def test_seen_and_unseen_articles_are_ranked_among_their_own_kind():
     news_VD = np.array([[0.0], [4], [3], [2], [1]], np.float32)
     shown = Impressions(  # scores equal the embeddings; one click has no text
         candidates=Ragged(values=np.array([1, 2, 3, 4, 0, 1, 2]), offsets=np.array([0, 5, 7])),

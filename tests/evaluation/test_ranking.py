@@ -56,7 +56,7 @@ def test_scores_equal_one_inner_product_at_a_time(impressions, news_VD):
 
 
 @pytest.mark.usefixtures("chunks")
-def test_each_reader_is_encoded_once_and_retrieval_gives_the_same_scores(impressions, news_VD):
+def test_each_user_is_encoded_once_and_retrieval_gives_the_same_scores(impressions, news_VD):
     first, second = MeanOfClicks(news_VD), MeanOfClicks(news_VD)
     scores = score_candidates(impressions, news_VD, first)
     again, _ = score_and_retrieve(impressions, news_VD, second, ExactIndex.build, one_pool(impressions))

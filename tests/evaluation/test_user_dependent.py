@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from speedyfeed.evaluation import user_dependent as personal
+from speedyfeed.evaluation import user_dependent
 from speedyfeed.evaluation.evaluate import evaluate, evaluate_user_dependent
 from speedyfeed.evaluation.ranking import score_and_retrieve
 from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
@@ -11,9 +11,7 @@ from tests.evaluation.test_ranking import MeanOfClicks
 
 
 @pytest.mark.parametrize(("num_pools", "searches_all"), [(1, False), (3, False), (1, True)])
-def test_embeddings_that_all_readers_share_give_what_the_index_gives(
-    impressions, news_VD, num_pools, searches_all
-):
+def test_embeddings_that_all_users_share_give_what_the_index_gives(impressions, news_VD, num_pools, searches_all):
     pools = np.arange(len(impressions.users)) % num_pools
     encode = MeanOfClicks(news_VD)
 
@@ -43,8 +41,8 @@ def test_embeddings_that_all_readers_share_give_what_the_index_gives(
         np.testing.assert_allclose(values, theirs.values[name], err_msg=name)
 
 
-def test_every_reader_is_ranked_with_their_own_embeddings(impressions, news_VD, monkeypatch):
-    monkeypatch.setattr(personal, "RETRIEVED", 1)
+def test_every_user_is_ranked_with_their_own_embeddings(impressions, news_VD, monkeypatch):
+    monkeypatch.setattr(user_dependent, "RETRIEVED", 1)
     favourite = impressions.candidates.values[impressions.labels == 1]
     liked = {}
     for row, user in enumerate(impressions.users.tolist()):

@@ -62,7 +62,7 @@ def test_the_bus_carries_something() -> None:
     assert error(joined[alone:], apart[alone:]) <= 1e-5
 
 
-def test_a_news_does_not_see_its_neighbours() -> None:
+def test_an_article_does_not_see_its_neighbours() -> None:
     model, tokens = build("bert"), random_tokens(LENGTHS)
     together = packed_pass(model, tokens, LENGTHS, SEGMENTS).hidden
     first = sum(LENGTHS[:2])

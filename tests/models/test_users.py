@@ -120,7 +120,7 @@ def test_all_prefixes_at_once_are_each_prefix_alone(name: str, lengths: list[int
 
 
 @pytest.mark.parametrize("name", list(USER_ENCODERS))
-def test_who_the_reader_is_matters_to_those_that_ask(name: str) -> None:
+def test_the_user_id_matters_to_encoders_that_use_it(name: str) -> None:
     encoder = build(name)
     clicks, clicked = torch.randn(2, 4, DIM), torch.ones(2, 4, dtype=torch.bool)
     unknown = encoder(clicks, clicked)

@@ -129,7 +129,7 @@ def test_all_news_at_once_are_each_by_its_formula(
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_a_reader_at_a_time_is_the_same_as_with_the_news() -> None:
+def test_one_user_at_a_time_is_the_same_as_with_the_news() -> None:
     encoder, news = build("npa"), replace(some_news(), user_ids_M=None)
     news_for = encoder.for_users(news)
     for user in (0, 2):

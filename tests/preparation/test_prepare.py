@@ -206,7 +206,7 @@ def rules_of(store):
 
 
 def segments(store, news_id):
-    """Tokens and frequencies of a news, segment by segment."""
+    """Tokens and frequencies of an article, segment by segment."""
     news = 1 + store.load_titles()["news_id"].to_pylist().index(news_id)
     first, end = store.news.segments[news : news + 2]
     offsets = store.news.tokens.offsets

@@ -105,7 +105,7 @@ def test_refinement_equals_the_plain_formulas(engine_name, tmp_path):
 
 
 def test_other_statistics_choose_other_words_and_new_words_tell_most(engine_name, tmp_path):
-    """In the collection at hand `cup` is in every news; where the statistics come from, it is in none."""
+    """In the collection at hand `cup` is in every article; where the statistics come from, it is in none."""
     texts = [{"title": "cup goal storm cup", "body": ""}, {"title": "cup", "body": "storm"}]
     columns = {"news": [1, 2], **{name: [text[name] for text in texts] for name in FIELDS}}
     pq.write_table(pa.table(columns), tmp_path / "texts.parquet")

@@ -36,7 +36,7 @@ def words(*rows):
 
 
 def written(folder, batches, tokenizer, num_news):
-    """Every news as its segments: (field, tokens, frequencies)."""
+    """Every article as its segments: (field, tokens, frequencies)."""
     num_empty = write_segments(folder, batches, tokenizer, num_news)
     tokens, frequencies = open_ragged(folder, "tokens"), open_array(folder, "frequencies")
     fields, offsets = open_array(folder, "fields"), open_array(folder, "segments.offsets")

@@ -57,7 +57,7 @@ def test_clicks_have_the_long_tail_of_the_paper(paper):
         assert figure.found == pytest.approx(figure.paper, abs=3), figure.name
 
 
-def test_readers_click_as_often_as_in_the_paper(paper):
+def test_users_click_as_often_as_in_the_paper(paper):
     found = figures(paper[1])
     assert found["clicks per user"] == pytest.approx(15.27, rel=0.1)
     assert found["users with more than 100 clicks (%)"] == pytest.approx(3.26, rel=0.2)
@@ -132,7 +132,7 @@ def test_mind_files_hold_what_mind_holds(small):
     assert 0 < num_clicks < newsroom.num_clicks  # the first days are histories only
 
 
-def test_history_is_what_the_reader_clicked_before_the_split(small):
+def test_history_is_what_the_user_clicked_before_the_split(small):
     out, _ = small
     clicks: dict[str, list[str]] = {}
     for split in ("train", "dev", "test"):
@@ -147,7 +147,7 @@ def test_history_is_what_the_reader_clicked_before_the_split(small):
         assert len(history_of) > 500
 
 
-def test_visits_of_a_reader_come_in_order_of_time(small):
+def test_visits_of_a_user_come_in_order_of_time(small):
     for split in ("train", "dev", "test"):
         rows = read_mind(small[0] / split / "behaviors.tsv")
         visits = [(user, datetime.strptime(time, "%m/%d/%Y %I:%M:%S %p")) for _, user, time, _, _ in rows]

@@ -83,7 +83,7 @@ def test_the_least_popular_of_very_many_news_still_have_a_share():
     assert (long_tail(400_000, 1.03) > 0).all()
 
 
-def test_clicks_per_reader_are_the_paper_figures():
+def test_clicks_per_user_are_the_paper_figures():
     clicks = draw_num_clicks(1_000_000, 123, np.random.default_rng(0))
     assert clicks.min() == 1
     assert clicks.mean() == pytest.approx(15.27, rel=0.01)
@@ -91,7 +91,7 @@ def test_clicks_per_reader_are_the_paper_figures():
     assert 100 * np.mean(clicks > 150) == pytest.approx(1.44, rel=0.03)
 
 
-def test_no_reader_clicks_a_news_twice_or_skips_it_after_a_click(visits):
+def test_no_user_clicks_an_article_twice_or_skips_it_after_a_click(visits):
     user = visits.user[visits.clicked_visit]
     first_click = {}
     for key, visit in zip(zip(user, visits.clicked, strict=True), visits.clicked_visit, strict=True):

@@ -24,7 +24,7 @@ def config(tiny_encoder):
     return RunConfig(
         news=NewsEncoderConfig(encoder=str(tiny_encoder), dim=16),
         batch=BatchConfig(token_budget=1500, max_clicks=30, negatives=1),
-        loss=LossConfig(fallback_negatives_weight=0.05),
+        loss=LossConfig(fallback_negatives_weight=0.05, in_batch=0.0),
         cache=CacheConfig(gamma=5, beta=0.1, draw="step"),
         train=TrainConfig(
             epochs=1,

@@ -25,6 +25,7 @@ from speedyfeed.recipes import conventional, recipe
 from speedyfeed.retrieval.rerank import PLAIN
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
+from speedyfeed.training.config import LossConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import StoreReference, open_run, start_run
@@ -496,15 +497,18 @@ def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder
     assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2
 
 
-def test_clicks_are_learned_against_all_articles_of_the_batch_half_or_in_a_log_without_impressions_alone(
+def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many(
     store, config, tmp_path, monkeypatch
 ):
-    def share(name, run):
+    config = replace(config, loss=LossConfig())
+
+    def weight(name, run):
         return Trainer(start_run(tmp_path / name, run, store), store).loss.in_batch
 
-    assert config.loss.in_batch is None
-    assert share("impressions", config) == 0.5
-    monkeypatch.setattr(type(store.train), "has_negatives", False)
-    assert share("clicks", config) == 1
-    assert share("conventional", conventional(config)) == 0
-    assert share("asked", replace(config, loss=replace(config.loss, in_batch=0.25))) == 0.25
+    share = float(np.mean(store.train.click_pools[:] < 0))
+    assert 0.1 < share < 0.9
+    assert weight("impressions", config) == pytest.approx(share)
+    assert weight("conventional", conventional(config)) == 0
+    assert weight("asked", replace(config, loss=LossConfig(in_batch=0.25))) == 0.25
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
+    assert weight("clicks", config) == 1

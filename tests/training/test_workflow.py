@@ -141,7 +141,7 @@ def test_rows_of_the_cache_are_used_wherever_news_are_encoded(central, store, ti
     assert learned <= {"news.shift"}  # which is added to rows of the cache, too
 
 
-def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny_encoder):
+def test_a_known_user_is_told_from_an_unknown_one_and_some_ids_are_hidden(store, tiny_encoder):
     for name in ("lstur", "npa"):
         config = conventional(run_of(name, tiny_encoder))
         model, log = build(config, store), one_user(store, 8)
@@ -155,7 +155,7 @@ def test_a_reader_is_told_from_a_stranger_and_some_are_taken_for_one(store, tiny
         assert some["user_embeddings.weight"][1].any()
 
 
-def test_personal_news_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):
+def test_user_dependent_embeddings_and_a_shared_loss_are_refused_where_they_would_be_wrong(store, tiny_encoder):
     config = run_of("npa", tiny_encoder)
     model, log = build(config, store), one_user(store, 2)
     with pytest.raises(InputError, match=r"'npa' embeds an article differently.*--workflow conventional"):

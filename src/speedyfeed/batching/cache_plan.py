@@ -47,9 +47,9 @@ class CacheConfig:
     """Deferred gradients of cached embeddings, on by default: the language model receives them when it encodes the
     article next. Without them it learns nothing from cached embeddings, as in the paper."""
     center: bool = True
-    """Centering of deferred gradients, on by default: from the gradients of the texts that a step encodes, their
-    mean is subtracted. A shift that all articles share ranks none above another, but deferred gradients, which
-    arrive after the next ones are computed, would drive it further and further."""
+    """Centering of gradients where some are deferred, on by default: the mean gradient of the texts that a step
+    encodes is subtracted from each. Without it, gradients that arrive late can amplify a shift that all embeddings
+    share, which ranks no article above another."""
 
     RANGES: ClassVar[Ranges] = {
         "gamma": (0, MANY),
@@ -89,7 +89,7 @@ class CachePlan:
     seed: int
     """Seed of the lookup draws."""
     gradients: bool = False
-    """Whether cache hits owe their gradient to the encoder."""
+    """Whether the gradients of cache hits are deferred to the next time the article is encoded."""
     accumulate: int = 1
     """Number of batches per update; debts are delivered in the last of them."""
 

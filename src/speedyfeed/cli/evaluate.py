@@ -2,7 +2,7 @@
 
 Raw logs are prepared on the fly, like the training data of the run.
 
-Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impression scores.parquet
+Example: speedyfeed evaluate runs/first later-logs/ --split test --json
 """
 
 import json
@@ -36,27 +36,27 @@ class Arguments:
     data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
     """Store or raw logs to evaluate on; by default the store that the run was trained on."""
     split: Literal["dev", "test", "valid"] | None = None
-    """Split to evaluate on; by default dev, or test where there is no dev. valid is the split by which training
-    chose the model, so that figures on it are too good."""
+    """Split to evaluate on; by default dev, or test where there is no dev. By valid, the validation split,
+    training chose the model, so figures on it are optimistic."""
     format: str | None = None
     """Format of raw logs, such as mind or ebnerd; detected by default."""
     pool: Pool | None = None
-    """Articles that recall searches, less those of the user's history: all candidates of the split, those of the
-    impression's day, or all articles. By default day, or all in a log of clicks without impressions."""
+    """Articles among which recall searches, without those of the user's history: candidates of the whole split, of
+    the day of the impression, or all articles. By default day, but all in a log without impressions."""
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
     popularity: Literal["auto", "on", "off"] = "auto"
-    """Whether each score has the popularity of the article as training learned it, 0 for articles that train does
-    not have, added to it. By default after training on a log of clicks without impressions."""
+    """Whether to add to each score the popularity of the article that training learned; it is 0 for articles that
+    training did not see. auto does so for runs trained on a log without impressions."""
     references: bool = False
-    """Also measure rankings that read no text: chance, popularity in train, title length, category counts of the
-    history. Needs a store with train."""
+    """Also measure rankings that read no text: chance, popularity in the train split, title length, and category
+    counts of the history. Needs a store with a train split."""
     beyond: bool = False
-    """Also measure lists of ten beyond accuracy, in the order of the scores and re-ranked as a feed: diversity,
-    calibration error, sections, coverage, novelty; on at most 1,000 impressions."""
+    """Also measure lists of ten articles beyond accuracy, in the order of their scores and re-ranked as a feed:
+    diversity, calibration error, sections (distinct categories), coverage, novelty; at most 1000 impressions."""
     rerank: RerankConfig = field(default_factory=RerankConfig)
     per_impression: Path | None = None
-    """Parquet file to write every metric of every impression to."""
+    """Parquet file to write all metrics of each impression to; by default none is written."""
     json: bool = False
     """Print the metrics as one JSON object."""
 

@@ -103,23 +103,35 @@ def _blame_damage(arguments: Any) -> None:
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
     import tyro
 
-    output = io.StringIO()
+    from speedyfeed.cli.help_texts import help_page, help_rules
+
+    page, output = _Page(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(output):
+        with contextlib.redirect_stdout(page), contextlib.redirect_stderr(output):
             return tyro.cli(
                 module.Arguments,
                 prog=program,
-                description=module.__doc__,
                 args=rest,
                 default=module.defaults(rest) if hasattr(module, "defaults") else None,
                 config=(tyro.conf.FlagCreatePairsOff,),
+                registry=help_rules(),
             )
     except InputError as error:
         fail(str(error))
     except SystemExit as stop:
         if not stop.code:
+            print(help_page(page.getvalue(), module.__doc__))
             raise
         fail(explain(output.getvalue(), rest, program))
+
+
+class _Page(io.StringIO):
+    """A help page on its way to the screen, so that the parser draws what that can show."""
+
+    encoding = getattr(sys.__stdout__, "encoding", "ascii")
+
+    def isatty(self) -> bool:
+        return "NO_COLOR" not in os.environ and sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
 def _help() -> str:

@@ -1,4 +1,4 @@
-"""Turn raw logs into a store, which opens in milliseconds and serves training and evaluation.
+"""Prepare raw logs: refine and tokenize them into a store, which training and evaluation open in milliseconds.
 
 Example: speedyfeed prepare logs/ store/ --encoder minilm
 """
@@ -24,8 +24,8 @@ class Arguments:
     store: Annotated[Positional[Path], arg(metavar="STORE")]
     """Folder of the store to make; one that is up to date is left as it is."""
     like: Path | None = None
-    """Earlier store whose text rules and word vocabulary are used, so that its models can read this one; leave out
-    the text options then."""
+    """Earlier store whose text settings and word vocabulary are used, so that models trained on it can use this
+    one; the text options are left out then."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
     engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False

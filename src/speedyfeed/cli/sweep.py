@@ -5,7 +5,7 @@ Rankings that read no text are shown beside them: chance, popularity, title leng
 and the best possible AUC of a synthetic newsroom (--logs). Stopped or killed, the same command continues; finished
 runs are not trained again, so a table can grow by runs and seeds.
 
-Example: speedyfeed sweep store/ runs/sweep --runs speed-mini nrms --seeds 0 1 2 --minutes 10
+Example: speedyfeed sweep store/ runs/sweep --runs speed-mini nrms --minutes 10
 """
 
 import json

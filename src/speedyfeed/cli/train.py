@@ -2,8 +2,8 @@
 
 Example: speedyfeed train store/ runs/first --recipe speed-mini --epochs 3
 
-On several GPUs or machines: torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
-There the same command resumes an interrupted run.
+Example on four GPUs, where the same command resumes an interrupted run:
+  torchrun --standalone --nproc-per-node 4 -m speedyfeed train store/ runs/first
 """
 
 import dataclasses
@@ -49,8 +49,8 @@ class Arguments:
     workflow: Literal["fast", "conventional"] | None = None
     """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     warm_start: Annotated[Path | None, arg(name="from", metavar="RUN0")] = None
-    """Finished run whose weights the new run begins with, as yesterday's on today's store; users, categories and
-    words that it does not know start anew."""
+    """Finished run to start from, such as yesterday's when the store is today's: its weights are the initial
+    weights. Users, categories and words that it does not know are initialized as usual."""
     resume: bool = False
     """Resume the run in RUN with the settings it was started with."""
     track: str = DEFAULT

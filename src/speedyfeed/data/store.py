@@ -72,6 +72,12 @@ class Timelines:
         """Whether any click has negatives of its own impression."""
         return any((block >= 0).any() for block in in_blocks(self.click_pools))
 
+    @property
+    def share_without_negatives(self) -> float:
+        """Fraction of the clicks that have no negatives of their own, as those of histories; 1 without clicks."""
+        num_with = sum(int(np.count_nonzero(block >= 0)) for block in in_blocks(self.click_pools))
+        return 1 - num_with / max(1, len(self.click_pools))
+
     def count_clicks(self, num_news: int) -> NDArray[np.int64]:
         """Number of clicks of each article, article 0 included."""
         num_clicks_V = np.zeros(num_news + 1, np.int64)

@@ -21,8 +21,9 @@ class NewsEncoderConfig:
     """Settings of the news encoder, which turns the text of an article into an embedding."""
 
     encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
-    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME or last:NAME; or an encoder that
-    starts from words: nrms, naml, lstur or npa, which use only this, dim and the settings of words."""
+    """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME (half of its layers and width) or
+    last:NAME (only its last layer is trained); or an encoder that starts from words: nrms, naml, lstur or npa,
+    which ignore the options below but --news.dim, and have the words options."""
     dim: int = 256
     """Width of a news embedding, its category included; 0 leaves out the projection: the encoder's own width for
     the text, and 32 for the category."""
@@ -42,14 +43,16 @@ class NewsEncoderConfig:
     train_layers: int = 0
     """Number of layers to train, counted from the last; 0 trains all layers."""
     frozen_gigabytes: float = 4.0
-    """Size of the cache for outputs of the frozen layers, in gigabytes, when only the last layers are trained."""
+    """Maximum size of the cache of the frozen layers' outputs, in gigabytes, when only the last layers are
+    trained."""
     frozen_file: Path | None = None
     """File to which the cache of the frozen layers is mapped; by default it is held in memory."""
     hidden_dropout: float | None = 0.0
-    """Dropout probability of hidden states in training, which cached embeddings then contain; None is the
+    """Dropout probability of hidden states in training, which cached embeddings then contain; None takes the
     encoder's own."""
     attention_dropout: float | None = 0.0
-    """Dropout probability of attention weights in training; None is the encoder's own, without fast kernels."""
+    """Dropout probability of attention weights in training; None takes the encoder's
+    own, without fast kernels."""
     checkpointing: bool = False
     """Recompute activations in the backward pass, for less memory and about a third more time."""
     backend: str = "auto"
@@ -76,7 +79,7 @@ class WordConfig:
     """Settings of the news encoders that start from words: nrms, naml, lstur and npa."""
 
     width: int = 300
-    """Width of the word embeddings, in numbers."""
+    """Width of the word embeddings."""
     glove: Path | None = None
     """Text file of pretrained word vectors of that width, such as GloVe; by default words start at random."""
     heads: int = 16
@@ -117,7 +120,8 @@ class UserConfig:
     """Name of the user encoder: attentive, self-attention (nrms), additive (naml), gru, lstur-ini, lstur-con,
     or npa."""
     recency: bool = True
-    """Learn how much a click counts by the number of clicks since (attentive); on by default."""
+    """Learned weights of clicks by recency, the number of clicks since (attentive); on by default. Without them,
+    only the attention weighs clicks."""
     sharpness: float = 6.0
     """Sharpness of the soft maximum over clicks that scores an article (attentive), so that one click on something
     close is enough; 0 scores by the inner product with the mean of the clicks."""

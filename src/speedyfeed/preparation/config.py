@@ -17,7 +17,7 @@ class EngineConfig:
     memory: int = 3
     """Gigabytes of memory the engine may use before it spills to disk."""
     threads: int = 0
-    """Worker threads of the engine; 0 uses all cores."""
+    """Number of worker threads of the engine; 0 uses all cores."""
 
     RANGES: ClassVar[Ranges] = {
         "memory": (1, 1_000_000),
@@ -36,16 +36,16 @@ class TextConfig:
     encoder: str = "minilm"
     """Encoder whose tokenizer is used: a name, a folder or a Hub id; give the same one to train."""
     refine: Literal["bm25", "long", "none"] = "bm25"
-    """How each field is shortened: bm25 retains its most informative words; long does so only for texts that do
-    not fit their segments, and leaves others as they are; none retains the first tokens."""
+    """How each text field is shortened: bm25 retains its most informative words; long does so only for texts that
+    do not fit their segments, and leaves others as they are; none retains the first tokens."""
     fields: tuple[str, ...] = FIELDS
     """Text fields to read: some of title, abstract and body, in this order."""
     segment_tokens: int = 32
-    """Maximum tokens of a segment, special tokens included."""
+    """Maximum number of tokens of a segment, special tokens included."""
     body_segments: int = 1
-    """Maximum segments of a body; title and abstract have one each."""
+    """Maximum number of segments of a body; title and abstract have one each."""
     body_paragraphs: int = 0
-    """Maximum paragraphs of a body to read, from its start; 0 reads all. A line break ends a paragraph."""
+    """Number of paragraphs to read from the start of a body; 0 reads all. A line break ends a paragraph."""
 
     RANGES: ClassVar[Ranges] = {
         "segment_tokens": (1, 1 << 16),
@@ -70,21 +70,20 @@ class PrepareConfig(TextConfig):
     """Settings of a store: the format of its logs, and how texts become tokens."""
 
     format: str | None = None
-    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default recognised
-    from the names of the files."""
+    """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default it is
+    recognised by the names of the files."""
     columns: str = ""
-    """Columns of a log of interactions that have no usual name, by their meaning:
+    """Names of columns in a log of interactions, where they are not the usual ones; such as
     user=visitor,item=doc,time=when,title=headline,body=text."""
     split: Literal["time", "last"] = "time"
     """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
     test and the one before it the validation split."""
     dev_from: str | None = None
-    """Date or time at which dev begins in a split by time, as 2026-01-31; by default at the last tenth of the
-    interactions."""
+    """Date or time at which dev begins in a split by time, such as 2026-01-31; by default it has the last tenth of
+    the interactions."""
     validation: float | None = None
-    """Share of the train impressions, the latest ones, that is set aside for validation: 0 to 0.5, where 0 sets
-    none aside. By default a tenth, at least 500 and at most 10,000, but never more than a quarter; a log with a
-    validation split of its own keeps that one."""
+    """Fraction of the train impressions, 0 to 0.5, that is set aside for validation, the latest ones. By default
+    0.1, but 500 to 10000 impressions and at most a quarter. Unused if the log has a validation split."""
 
     RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "validation": (0, 0.5)}
     """Smallest and largest value of each number."""

@@ -37,20 +37,22 @@ SMOOTHING = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RerankConfig:
-    """How a list of recommendations is made from scores; the defaults are measured."""
+    """How a list of recommendations is made from scores; the defaults were chosen by measurement."""
 
     diversity: float = 0.3
-    """Weight of variety against relevance, from 0 to 1: unlike articles, in sections that follow the user's."""
+    """Weight of diversity against relevance, from 0 to 1: dissimilar articles, from categories in the proportions
+    of the user's clicks."""
     popularity: float = 0.0
-    """Weight of popularity against taste, from 0 to 1, for users with many clicks; new users get more."""
+    """Weight of popularity against the user's taste, from 0 to 1, for users with many clicks; new users get
+    more."""
     freshness: float = 0.0
-    """Standard deviations of relevance that an article published just now gains; half of it a day later."""
+    """Bonus of an article published just now, in standard deviations of relevance; it halves every day."""
     halving_clicks: float = 2.0
-    """Clicks after which half of a new user's popular mix has given way to taste; 0 begins with taste."""
+    """Number of clicks that halve the additional weight of popularity for new users; 0 gives them none."""
     interests: int = 3
     """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them."""
     duplicates: float = 0.97
-    """Cosine similarity from which two articles tell one story, which is shown once; 1.01 shows all."""
+    """Cosine similarity from which two articles are duplicates, of which one is shown; 1.01 shows all."""
 
     RANGES: ClassVar[Ranges] = {
         "diversity": (0, 1),

@@ -17,7 +17,7 @@ from speedyfeed.files import new_folder
 from speedyfeed.serving.journal import News
 
 Action = Literal["click", "skip", "dislike"]
-"""What a user did with an article: opened it, passed over it, or asked for no more of it."""
+"""What a user did with an article: clicked it, did not click it, or asked for no more like it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,15 +13,15 @@ class Limits:
     """How long every run trains and how often it is validated."""
 
     epochs: int = 1
-    """Passes over all users after which a run ends."""
+    """Number of passes over all users after which a run ends."""
     steps: int | None = None
-    """Batches after which a run ends, if that comes first."""
+    """Number of batches after which a run ends, if that comes first; by default unlimited."""
     minutes: float | None = None
     """Training time in minutes after which a run ends, validations not counted, if that comes first."""
     validations: int = 4
-    """Validations of a run after the initial one; the best model is evaluated. With 0, the last one is."""
+    """Number of validations of a run after the initial one; the best model is evaluated, with 0 the last one."""
     validation_impressions: int = 400
-    """Dev impressions in the validation sample that the best model is chosen by."""
+    """Number of impressions of the validation split by which the best model of a run is chosen."""
     precision: str = "fp32"
     """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
 
@@ -55,8 +55,9 @@ class SweepConfig(Limits):
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds that every variant is trained with."""
     logs: Path | None = None
-    """Raw logs of the store; those of a synthetic newsroom tell the best possible AUC."""
+    """Raw logs that the store was prepared from, if they are of a synthetic newsroom: adds the best possible
+    AUC."""
     minutes: float | None = 1.0
     """Training time of every run in minutes, validations not counted."""
     epochs: int = 100
-    """Passes over all users after which a run ends, if the minutes have not passed."""
+    """Number of passes over all users after which a run ends, if the minutes have not passed."""

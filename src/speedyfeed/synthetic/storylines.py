@@ -48,7 +48,7 @@ class Storylines:
 
 
 def build_storylines(lexicon: Lexicon, *, days: int, rng: np.random.Generator) -> Storylines:
-    """Deal the entities to the subtopics, and draw the days of each storyline."""
+    """Assign the entities to the subtopics, and draw the days of each storyline."""
     subtopic = np.repeat(np.arange(len(lexicon.topic)), STORYLINES_PER_SUBTOPIC)
     num_entities = len(lexicon.entities)
     # Neighbouring subtopics, which share a section, get different entities.

@@ -17,9 +17,10 @@ class TrainConfig:
     epochs: int = 3
     """Number of passes over all users."""
     steps: int | None = None
-    """Maximum number of batches to train on; 0 saves the model untrained."""
+    """Maximum number of batches to train on, by default unlimited; 0 saves the model untrained."""
     minutes: float | None = None
-    """Maximum training time in minutes. Learning rates then follow the clock, so two such runs differ slightly."""
+    """Maximum training time in minutes, by default unlimited. With a maximum, learning rates follow the clock, so
+    two such runs differ slightly."""
     encoder_lr: float = 2e-5
     """Peak learning rate of the pretrained encoder; 0 freezes it, and each article is encoded once."""
     lr: float = 1e-3
@@ -34,8 +35,9 @@ class TrainConfig:
     clip: float = 1.0
     """Maximum norm of the gradient; larger gradients are scaled down. 0 turns clipping off."""
     init: Literal["means", "random"] = "means"
-    """Initial weights of what is not pretrained: means begins with means of tokens and of clicks, and with the
-    principal directions of the articles; random draws the attention queries."""
+    """Initial weights of the layers that are not pretrained: with means, an article is the mean of its tokens on
+    the principal components of all articles, and a user the mean of the clicks; with random, attention is
+    random."""
     accumulate: int = 1
     """Number of batches per update of the weights."""
     precision: str = "auto"
@@ -80,31 +82,29 @@ class TrainConfig:
             raise InputError(f"init {self.init}: expected means or random")
 
 
-IN_BATCH = 0.5
-"""Fraction of the in-batch loss in a log with impressions, by default."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
-    """Losses that are learned from clicks, and their weights."""
+    """Losses that training minimizes, and their weights."""
 
     fallback_negatives_weight: float = 0.0
     """Weight of clicks with fallback negatives, which have no impression of their own; other clicks weigh 1. With
     0, the default, they are part of histories only. In a log without impressions all clicks weigh 1."""
     in_batch: float | None = None
-    """Fraction of the in-batch loss: 0 is the next-click loss alone, 1 the in-batch loss alone. By default 0.5, so
-    that clicks of histories, which have no impression, are learned from too; 1 in a log without impressions, and 0
-    where the articles of a batch are not shared."""
+    """Weight of the in-batch loss, whose negatives are all articles of the batch, against the next-click loss: 0
+    is the next-click loss alone, 1 the in-batch loss alone. By default the share of clicks without an impression
+    of their own, such as those of histories, which only the in-batch loss learns from; 0 where the articles of a
+    batch are not shared."""
     popularity_correction: float = 0.0
-    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, is none, as
-    the bias of an article learns it; 1 is full."""
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, leaves it
+    to the bias of each article; 1 corrects fully."""
     temperature: float = 0.15
     """Temperature that inner products of users and articles are divided by."""
     learn_temperature: bool = False
     """Train the temperature, starting from the given value; off by default."""
     article_bias: bool = True
-    """A learned number for each article, on by default, that takes up its popularity while training: embeddings
-    then learn taste. It is no part of the model. Without it, embeddings learn popularity as well."""
+    """A learned bias of each article, on by default, that takes up its popularity while training, so that
+    embeddings learn taste alone; evaluate --popularity adds it to the scores. Without it, embeddings learn
+    popularity too."""
 
     RANGES: ClassVar[Ranges] = {
         "fallback_negatives_weight": (0, 1e6),
@@ -117,11 +117,14 @@ class LossConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def for_log(self, *, has_negatives: bool, shares: bool) -> "LossConfig":
-        """Losses for a log with or without impressions, in batches that share articles between users or do not."""
+    def for_log(self, share_without_negatives: float, *, shares: bool) -> "LossConfig":
+        """Losses for a log in which this fraction of the clicks has no negatives of its own.
+
+        `shares` says whether the users of a batch share its articles, as the in-batch loss needs it.
+        """
         if self.in_batch is not None:
             return self
-        return replace(self, in_batch=(IN_BATCH if has_negatives else 1.0) if shares else 0.0)
+        return replace(self, in_batch=share_without_negatives if shares else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +146,7 @@ class RunConfig:
 
     @property
     def cache_in_use(self) -> CacheConfig:
-        """Cache of the run: encoded texts of a frozen encoder never expire, and owe it no gradients."""
+        """Cache of the run: encoded texts of a frozen encoder never expire, and have no deferred gradients."""
         if not self.is_frozen or not self.cache.gamma:
             return self.cache
         return replace(self.cache, gamma=MANY, beta=MANY, draw="news", gradients=False)

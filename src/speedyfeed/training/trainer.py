@@ -69,7 +69,7 @@ class Trainer:
             run.facts.text, document_frequencies=run.document_frequencies, encoder=str(tokenizer)
         )
         fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
-        loss = config.loss.for_log(has_negatives=store.train.has_negatives, shares=config.batch.shares)
+        loss = config.loss.for_log(store.train.share_without_negatives, shares=config.batch.shares)
         self.loss = ClickLoss(loss, fallback_negatives_weight, num_news=store.num_news).to(self.device)
         if not config.batch.first_click:
             _drop_start(self.model.user)

@@ -64,7 +64,7 @@ def test_users_without_impressions_are_left_out(log, impression_rows):
     assert impression_rows(split) == []
 
 
-def test_missing_news_are_an_error(log):
+def test_missing_articles_are_an_error(log):
     folder = log()
     (folder / "news.tsv").unlink()
     with pytest.raises(InputError, match=r"news\.tsv: found no such file"):

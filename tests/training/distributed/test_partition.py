@@ -1,4 +1,4 @@
-"""A batch is dealt out whole: nothing twice, nothing left out, nobody with much more than the others."""
+"""A batch is partitioned whole: nothing twice, nothing left out, no rank with much more than the others."""
 
 from dataclasses import fields
 
@@ -24,7 +24,7 @@ from speedyfeed.training.trainer import Trainer
 from tests.training.distributed.processes import run_ranks
 
 
-def test_rows_are_dealt_there_and_back_again():
+def test_rows_are_partitioned_and_put_together_again():
     assert [share.tolist() for share in balanced_partition(np.array([9, 8, 7, 5, 4, 1]), 3)] == [
         [0, 5],
         [1, 4],
@@ -83,7 +83,7 @@ def test_every_user_is_one_ranks_and_their_shares_add_up(world):
         assert {share.weight for share in shares} == {2 / 4.5, 0.5 / 4.5, 2 / 4.5, 0}
 
 
-def test_every_array_of_users_is_dealt():
+def test_every_array_of_users_is_partitioned():
     assert set(PER_USER) == {one.name for one in fields(Batch) if one.name.rpartition("_")[2].startswith("B")}
 
 

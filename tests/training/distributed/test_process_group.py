@@ -95,7 +95,7 @@ def test_w_ranks_learn_what_one_process_learns(world, store, calm, tmp_path):
     assert_same_steps(ranks, alone)
     assert sum(alone["fresh"]) < 20 * alone["fresh"][0]  # the cache answered
     encoded, tokens = (np.array([one[name] for one in ranks]) for name in ("encoded", "tokens"))
-    assert encoded.sum(0).tolist() == alone["fresh"]  # no news twice, wherever its users are
+    assert encoded.sum(0).tolist() == alone["fresh"]  # no article twice, wherever its users are
     many = encoded.min(0) > 20
     assert many.sum() >= 4
     assert (np.abs(tokens - tokens.mean(0)) / tokens.mean(0))[:, many].max() < 0.05
