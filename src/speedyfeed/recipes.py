@@ -11,6 +11,8 @@ from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 
 CONVENTIONAL_SIZE = 32
 """Clicks per update of the conventional workflow, as in Microsoft Recommenders."""
+TOP_LAYERS = 2
+"""Number of layers that speed-top trains."""
 PAPER_CACHE = CacheConfig(beta=2e-3, draw="step", gradients=False)
 """Cache of the paper: one lookup draw per step, a lookup rate that grows slowly, and no gradient of cache hits."""
 
@@ -26,6 +28,17 @@ def speed_unilm() -> RunConfig:
         speed_mini(),
         news=NewsEncoderConfig(encoder="unilm:unilm2-base"),
         train=TrainConfig(encoder_lr=8e-6),
+    )
+
+
+def speed_top() -> RunConfig:
+    """MiniLM of which the last two layers are trained; the layers below run once per article.
+
+    A third of the cost of speed-mini, and better on small logs: rows of the cache drift less, so the learning rate
+    of the language model can be higher.
+    """
+    return replace(
+        speed_mini(), news=NewsEncoderConfig(train_layers=TOP_LAYERS), train=TrainConfig(encoder_lr=5e-5)
     )
 
 
@@ -199,6 +212,7 @@ WORKFLOWS: Mapping[str, Callable[[RunConfig], RunConfig]] = {"fast": fast, "conv
 
 RECIPES: Mapping[str, Callable[[], RunConfig]] = {
     "speed-mini": speed_mini,
+    "speed-top": speed_top,
     "speed-unilm": speed_unilm,
     "speed-half": speed_half,
     "speed-last": speed_last,

@@ -22,7 +22,7 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
     monkeypatch.setattr(demo, "SynthConfig", lambda: small)
     naml = recipe("naml")
     short = replace(naml, words=replace(naml.words, width=8), train=replace(naml.train, steps=2))
-    monkeypatch.setattr(demo, "recipe", {"speed-mini": tiny, "naml": short}.get)
+    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny, "naml": short}.get)
     words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
     main(words)
     said = capsys.readouterr().out

@@ -43,9 +43,9 @@ class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder of the run, created unless --resume is given."""
     recipe: str = "speed-mini"
-    """Recipe that sets the defaults of all options below: speed-mini, speed-unilm, speed-half, speed-last,
-    paper-unilm, paper-mini, paper-half, paper-last, plm-conventional, nrms, naml, lstur, npa, zero-shot or
-    tiny."""
+    """Recipe that sets the defaults of all options below: speed-mini, speed-top, speed-unilm, speed-half,
+    speed-last, paper-unilm, paper-mini, paper-half, paper-last, plm-conventional, nrms, naml, lstur, npa,
+    zero-shot or tiny."""
     workflow: Literal["fast", "conventional"] | None = None
     """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     warm_start: Annotated[Path | None, arg(name="from", metavar="RUN0")] = None
