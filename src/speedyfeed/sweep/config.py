@@ -21,7 +21,7 @@ class Limits:
     validations: int = 4
     """Validations of a run after the initial one; the best model is evaluated. With 0, the last one is."""
     validation_impressions: int = 400
-    """Dev impressions in the validation sample that the best model is chosen by."""
+    """Impressions of the validation split in the sample that the best model is chosen by."""
     precision: str = "fp32"
     """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
 
@@ -50,8 +50,9 @@ class SweepConfig(Limits):
     """Which variants are trained with which seeds, and for how long."""
 
     runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
-    """Variants to train: names of recipes, of recipes in a workflow (nrms-conventional, npa-fast), or of encoders
-    (a folder, ORG/NAME, half:NAME), which are trained as speed-mini is."""
+    """Variants to train: names of recipes, changed by what follows (nrms-conventional, npa-fast, speed-mini-frozen
+    for a frozen language model, nrms-minilm for words from MiniLM's word pieces), or of encoders (a folder,
+    ORG/NAME, half:NAME), which are trained as speed-mini is."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds that every variant is trained with."""
     logs: Path | None = None
