@@ -137,7 +137,7 @@ def test_every_recipe_has_a_conventional_twin():
 
 def test_the_class_defaults_are_those_of_the_default_recipe():
     assert recipe("speed-mini") == RunConfig()
-    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(gamma=20, beta=0.2, draw="news"))
+    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(beta=0.2, draw="news"))
 
 
 @pytest.mark.parametrize("name", ["tiny", "zero-shot", "nrms", "naml", "lstur", "npa"])
