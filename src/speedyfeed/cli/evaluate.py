@@ -8,7 +8,7 @@ Example: speedyfeed evaluate runs/first later-logs/ --split test --per-impressio
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -69,6 +69,7 @@ def run(arguments: Arguments) -> None:
         open_finished_run,
         write_per_impression,
     )
+    from speedyfeed.training.metrics import load_saved
 
     if arguments.per_impression is not None:
         require_no_folder(arguments.per_impression)
@@ -94,14 +95,17 @@ def run(arguments: Arguments) -> None:
         if arguments.beyond:
             beyond = evaluate_feeds(finished, data, arguments.rerank, pool=arguments.pool, report=progress)
         references = _measure_references(data, pool=arguments.pool) if arguments.references else []
+    saved = load_saved(arguments.run)
     if arguments.json:
-        found: dict[str, object] = {}
+        found: dict[str, object] = {} if saved is None else {"saved": asdict(saved)}
         if references:
             found["references"] = {one.name: one.metrics for one in references}
         if beyond:
             found["beyond"] = {name: _numbers(one) for name, one in beyond.items()}
         print(json.dumps(report.to_json() | {"split": split} | found))
     else:
+        if saved is not None:
+            print(f"{arguments.run}: saved is {saved}")
         print_report(report, split)
         print_references(references)
         print_beyond(beyond)
