@@ -62,6 +62,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.encoding.ids import known_user_share
     from speedyfeed.run_evaluation import (
         evaluate_feeds,
         evaluate_run,
@@ -95,9 +96,14 @@ def run(arguments: Arguments) -> None:
         if arguments.beyond:
             beyond = evaluate_feeds(finished, data, arguments.rerank, pool=arguments.pool, report=progress)
         references = _measure_references(data, pool=arguments.pool) if arguments.references else []
+        known_users = None
+        if finished.model.config.user.uses_user_ids:
+            known_users = known_user_share(data.store, split, finished.model.id_maps)
     saved = load_saved(arguments.run)
     if arguments.json:
         found: dict[str, object] = {} if saved is None else {"saved": asdict(saved)}
+        if known_users is not None:
+            found["known_users"] = known_users
         if references:
             found["references"] = {one.name: one.metrics for one in references}
         if beyond:
@@ -106,6 +112,10 @@ def run(arguments: Arguments) -> None:
     else:
         if saved is not None:
             print(f"{arguments.run}: saved is {saved}")
+        if known_users is not None:
+            print(
+                f"{known_users:.1%} of the impressions are of users that training knew; others share one embedding"
+            )
         print_report(report, split)
         print_references(references)
         print_beyond(beyond)
