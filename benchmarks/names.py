@@ -15,6 +15,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "speedup": Benchmark("speed.speedup", "speed-up over the conventional workflow, and each technique's factor"),
+    "growth": Benchmark("speed.growth", "cost of a click and speed-up as users and articles grow together"),
     "step": Benchmark("speed.step", "where the time of a training step goes"),
     "data-efficiency": Benchmark("speed.data_efficiency", "share of the encoded tokens that is text, not padding"),
     "encoder": Benchmark("speed.encoder", "packed encoder against the stock padded one, and share of peak FLOPS"),
@@ -31,7 +32,7 @@ BENCHMARKS = {
     "faults": Benchmark("robustness.faults", "damaged files of stores and runs: refused in one line, or harmless"),
     "fuzz": Benchmark("robustness.fuzz", "mutated log files: read, or refused in one line"),
     "sudden": Benchmark("robustness.sudden", "every command killed at random moments: nothing lost or half-made"),
-    "all": Benchmark("report", "all of these but ranks and robustness, as one report with figures"),
+    "all": Benchmark("report", "all of these but growth, ranks and robustness, as one report with figures"),
 }
 
 

@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "ablation": ("--minutes", "0.5", "--validations", "0"),
 }
 """Options that differ from the defaults of a benchmark, so that all of them take half an hour."""
-APART = ("ranks", "kills", "faults", "fuzz", "sudden")
+APART = ("growth", "ranks", "kills", "faults", "fuzz", "sudden")
 """Benchmarks that start several processes and take longer; not part of the report."""
 LAST_LINES = 12
 """Last lines of a failed benchmark's messages that the report shows."""
@@ -88,6 +88,12 @@ CLAIMS = (
         paper="128.7x",
     ),
     Claim(
+        benchmark="speedup",
+        what="the same, against conventional training that encodes each article of a batch once",
+        value=lambda facts: facts["over_deduplicated"],
+        format="{:.0f}x",
+    ),
+    Claim(
         benchmark="data-efficiency",
         what="encoded tokens that are text",
         value=lambda facts: min(facts["packed"].values()),
@@ -129,10 +135,10 @@ CLAIMS = (
     ),
     Claim(
         benchmark="loader",
-        what="tokens per click when users grow tenfold",
+        what="tokens per click when users and articles grow tenfold",
         value=lambda facts: facts["cost_growth"],
         format="{:.2f}x",
-        target="1x or less",
+        target="1.2x or less",
     ),
     Claim(
         benchmark="cache",

@@ -36,6 +36,7 @@ STATED = {
     "batch.mode": "padded",
     "batch.num_buckets": 2,  # "We use 2 buckets"
     "batch.token_budget": 39_800,  # "once a basket is filled with 39800 tokens"
+    "batch.max_clicks_per_batch": 16_384,  # nothing is said of such a limit
     "batch.central": True,
     "batch.autoregressive": True,
     "batch.first_click": False,  # Eq. auto: the sum has the clicks 2 to L
@@ -49,6 +50,7 @@ STATED = {
     "loss.learn_temperature": False,
     "loss.article_bias": False,
     "user.recency": False,
+    "user.sharpness": 0.0,
     "loss.in_batch": 0.0,
     "loss.fallback_negatives_weight": 0.0,
     "news.dim": 0,  # e is the sum of the segments, of the encoder's own width
@@ -58,6 +60,7 @@ STATED = {
     "news.segments": True,
     "news.segment_length": 32,  # "a text segment from each of them, whose length is no more than 32"
     "news.train_layers": 0,
+    "news.hidden_dropout": None,  # not stated: the encoder's own
     "news.attention_dropout": None,
     "user.name": "attentive",  # "Attentive YouTube-DNN"
 }

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
@@ -49,6 +50,9 @@ def test_a_baseline_trains_resumes_evaluates_and_recommends(name, workflow, stor
     figures = json.loads(capsys.readouterr().out)
     assert 0 < figures["auc"] < 1
     assert 0 < figures["recall@200"] <= 1
+    users = set(store.load_users()["user_id"].to_pylist())
+    known = np.mean([user in users for user in store.load_impressions("dev")["user_id"].to_pylist()])
+    assert figures.get("known_users") == (pytest.approx(known) if name in ("lstur", "npa") else None)
     ids = store.load_titles()["news_id"].to_pylist()
     answers = []
     for user in ("nobody", *store.load_users()["user_id"].to_pylist()[:8]):
@@ -137,7 +141,7 @@ def test_every_recipe_has_a_conventional_twin():
 
 def test_the_class_defaults_are_those_of_the_default_recipe():
     assert recipe("speed-mini") == RunConfig()
-    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(gamma=20, beta=0.2, draw="news"))
+    assert (RunConfig().batch.negatives, RunConfig().cache) == (4, CacheConfig(beta=0.2, draw="news"))
 
 
 @pytest.mark.parametrize("name", ["tiny", "zero-shot", "nrms", "naml", "lstur", "npa"])

@@ -154,9 +154,10 @@ def test_every_impression_is_written_with_its_figures(newsroom, capsys, tmp_path
     out = tmp_path / "new" / "rows.parquet"
     found = figures(capsys, "evaluate", newsroom.zero, "--per-impression", out, "--exact")
     table = pq.read_table(out)
-    assert table.column_names == ["impression_id", *METRICS, "history_length", "num_candidates"]
+    assert table.column_names == ["impression_id", "user_id", *METRICS, "history_length", "num_candidates"]
     rows = dev_rows(newsroom.logs)
     assert table["impression_id"].to_pylist() == [row[0] for row in rows]
+    assert table["user_id"].to_pylist() == [row[1] for row in rows]
     assert table["num_candidates"].to_pylist() == [len(row[4].split()) for row in rows]
     assert table["history_length"].to_pylist()[1] == 0
     for name in METRICS:
@@ -282,6 +283,20 @@ def test_two_runs_are_compared_impression_by_impression(newsroom, capsys):
         assert found["verdict"][name].startswith(word)
     told = said(capsys, "compare", newsroom.zero, newsroom.zero)
     assert told.count("A and B are the same") == len(METRICS)
+
+
+def test_runs_with_several_seeds_are_compared_over_seeds_too(newsroom, capsys):
+    one = figures(capsys, "compare", newsroom.zero, newsroom.trained, "--exact")
+    # A side of the same two runs is their mean; its seeds differ as the two runs do.
+    found = figures(capsys, "compare", newsroom.zero, newsroom.trained, "--exact", "--more-a", newsroom.trained)
+    assert found["a"]["auc"] == pytest.approx((one["a"]["auc"] + one["b"]["auc"]) / 2)
+    assert found["difference"]["auc"] == pytest.approx(one["difference"]["auc"] / 2)
+    widths = [high - low for low, high in (found["a"]["auc_ci95"], one["a"]["auc_ci95"])]
+    assert widths[0] != widths[1]
+    assert list(found["a"]["runs"]) == [str(newsroom.zero), str(newsroom.trained)]
+    assert found["a"]["runs"][str(newsroom.zero)] is None  # not validated
+    told = said(capsys, "compare", newsroom.zero, newsroom.trained, "--exact")
+    assert "intervals over users: one seed each says nothing of other seeds" in told
 
 
 def test_two_runs_are_compared_on_other_logs(newsroom, capsys):

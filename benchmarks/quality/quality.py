@@ -1,8 +1,9 @@
 """The main table: baselines and Speed-Mini, each trained with the same seeds for the same time.
 
-The variants are NPA, NAML, LSTUR and NRMS, each conventional and fast, and Speed-Mini, -Half and -Last. The best
-validated model of each run is evaluated on all impressions of dev. Chance and popularity are shown beside them,
-and the best possible AUC of a synthetic newsroom. Stopped or killed, the same command continues.
+The variants are NPA, NAML, LSTUR and NRMS, each conventional and fast, and Speed-Mini, -Half and -Last; also the
+controls, Speed-Mini with its language model frozen and MiniLM untrained. The best validated model of each run is
+evaluated on all impressions of dev. Rankings that read no text are shown beside them, and the best possible AUC of
+a synthetic newsroom. Stopped or killed, the same command continues.
 
 Example: python -m benchmarks quality --store store/ --runs nrms speed-mini --seeds 0 1 2 --minutes 1
 """
@@ -18,7 +19,7 @@ from speedyfeed.recipes import conventional, recipe
 from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.sweep.figures import draw_sweep
 from speedyfeed.sweep.table import Sweep, run_sweep, sweep_table
-from speedyfeed.sweep.variants import is_encoder_name, with_encoder
+from speedyfeed.sweep.variants import frozen, is_encoder_name, with_encoder
 from speedyfeed.training.config import RunConfig
 
 WIDTH, HEADS = 64, 4
@@ -58,6 +59,8 @@ def main_variants() -> Mapping[str, RunConfig]:
         "speed-mini": recipe("speed-mini"),
         "speed-half": recipe("speed-half"),
         "speed-last": recipe("speed-last"),
+        "speed-mini-frozen": frozen(recipe("speed-mini")),
+        "zero-shot": recipe("zero-shot"),
         SLOWEST: _conventional(recipe(SLOWEST)),
     }
 
@@ -72,18 +75,19 @@ def choose(names: Sequence[str]) -> dict[str, RunConfig]:
     every = main_variants()
     if not names:
         return {name: run for name, run in every.items() if name != SLOWEST}
-    chosen = {
-        known: run
-        for known, run in every.items()
-        if any(known == name or known.startswith(f"{name}-") for name in names)
-    }
+    chosen = {known: run for known, run in every.items() if any(_is_meant(known, name, every) for name in names)}
     for name in names:
-        if any(known == name or known.startswith(f"{name}-") for known in every):
+        if any(_is_meant(known, name, every) for known in every):
             continue
         if not is_encoder_name(name):
             raise InputError(f"no run {name!r}: choose {', '.join(every)}, or an encoder's folder or Hub name")
         chosen[name] = with_encoder(name)
     return chosen
+
+
+def _is_meant(known: str, name: str, every: Mapping[str, RunConfig]) -> bool:
+    """Whether a name is that of a variant or, where no variant has it, the first part of its name."""
+    return known == name or (name not in every and known.startswith(f"{name}-"))
 
 
 def tables(figures: Sweep) -> str:

@@ -73,7 +73,7 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
             report("plan", done, len(config.buckets))
             for name, way in ways.items():
                 planned = plan(
-                    store,
+                    store.train,
                     replace(way, batch=replace(way.batch, num_buckets=buckets)),
                     lengths_V,
                     most_batches=config.most_batches,
@@ -82,7 +82,7 @@ def measure(config: DataEfficiencyConfig) -> DataEfficiencyFigures:
                 shares[name][str(buckets)] = planned.tokens / planned.padded_tokens
         slow = conventional(chosen)
         slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE))
-        planned = plan(store, slow, lengths_V, most_batches=config.most_batches, num_samples=1)
+        planned = plan(store.train, slow, lengths_V, most_batches=config.most_batches, num_samples=1)
     return DataEfficiencyFigures(**shares, conventional=planned.tokens / planned.padded_tokens)
 
 

@@ -1,8 +1,8 @@
 """Speed of the loader against that of the trainer, and the cost of a click, as the log grows tenfold.
 
-The real loader runs through a whole epoch with a tenth of the users, a third and all of them, each in a process of
-its own. Measured are batches per second, tokens to encode per click, and memory. Real training steps give the
-tokens per second that the trainer consumes.
+The real loader runs through a whole epoch of the log, and of the log repeated three and ten times with users and
+articles of their own, each in a process of its own. Measured are batches per second, tokens to encode per click,
+and memory. Real training steps give the tokens per second that the trainer consumes.
 
 Example: python -m benchmarks loader --store store/ --json
 """
@@ -14,15 +14,13 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.harness import PeakMemory
 from benchmarks.newsroom import store_of
-from benchmarks.speed.planned import plan
+from benchmarks.speed.planned import plan, repeat
 from speedyfeed.batching.batches import news_lengths
-from speedyfeed.batching.loader import Loader
-from speedyfeed.data.store import Store, Timelines, open_store
+from speedyfeed.data.store import Store, open_store
 from speedyfeed.drawing import ACCENT, DARK, from_zero, new_figures, plain_numbers, save
 from speedyfeed.markdown import table
 from speedyfeed.profile import TimedTrainer, now, timed_run
 from speedyfeed.progress import progress_bars
-from speedyfeed.ragged import Ragged
 from speedyfeed.training.config import RunConfig
 
 
@@ -32,8 +30,8 @@ class LoaderBenchmarkConfig:
 
     store: Path | None = None
     """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
-    shares: tuple[float, ...] = (0.1, 0.32, 1.0)
-    """Shares of the users of the store, one measurement each."""
+    copies: tuple[int, ...] = (1, 3, 10)
+    """How often the log is repeated, each time with users and articles of its own; one measurement each."""
     recipe: str = "speed-mini"
     """Recipe whose batches are made and trained on."""
     encoder: str | None = None
@@ -48,10 +46,12 @@ class LoaderBenchmarkConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderRow:
-    """An epoch over a share of the users."""
+    """An epoch over a log of one size."""
 
     users: int
-    clicks: int
+    news: int
+    clicks: float
+    """Clicks learned from, by their weight in the loss."""
     batches_per_second: float
     clicks_per_second: float
     tokens_per_second: float
@@ -71,7 +71,7 @@ class LoaderFigures:
     trained_tokens_per_second: float
     """Tokens per second that the trainer consumes."""
     cost_growth: float
-    """Tokens per click with the most users, as a multiple of those with the fewest."""
+    """Tokens per click of the largest log, as a multiple of those of the smallest."""
     rows: list[LoaderRow]
 
 
@@ -79,8 +79,10 @@ class LoaderFigures:
 class Epoch:
     """Totals of the batches of an epoch, and the time and memory the loader took."""
 
+    users: int
+    news: int
     batches: int
-    clicks: int
+    clicks: float
     tokens: int
     encoded: int
     cache_hits: int
@@ -92,19 +94,19 @@ def measure(config: LoaderBenchmarkConfig) -> LoaderFigures:
     """Measure the loader at all sizes, then the trainer."""
     run = timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
     store = store_of(config.store)
-    sizes = [max(1, round(share * len(store.train.clicks))) for share in config.shares]
     epochs = []
     context = multiprocessing.get_context("spawn")
     with progress_bars() as report:
         with context.Pool(1, maxtasksperchild=1) as pool:
-            for done, users in enumerate(sizes):
-                report("load", done, len(sizes), f"{users:,} users")
-                epochs.append(pool.apply(load_epoch, (store.path, users, run)))
+            for done, copies in enumerate(config.copies):
+                report("load", done, len(config.copies), f"{copies} copies")
+                epochs.append(pool.apply(load_epoch, (store.path, copies, run)))
         report("train", 0, 0)
         trainer_speed = measure_trainer(run, store, config.rounds)
     rows = [
         LoaderRow(
-            users=users,
+            users=epoch.users,
+            news=epoch.news,
             clicks=epoch.clicks,
             batches_per_second=epoch.batches / epoch.seconds,
             clicks_per_second=epoch.clicks / epoch.seconds,
@@ -115,7 +117,7 @@ def measure(config: LoaderBenchmarkConfig) -> LoaderFigures:
             milliseconds_per_click=1e3 * epoch.tokens / epoch.clicks / trainer_speed,
             private_megabytes=epoch.private_bytes / 1e6,
         )
-        for users, epoch in zip(sizes, epochs, strict=True)
+        for epoch in epochs
     ]
     return LoaderFigures(
         trained_tokens_per_second=trainer_speed,
@@ -124,41 +126,21 @@ def measure(config: LoaderBenchmarkConfig) -> LoaderFigures:
     )
 
 
-def first_users(timelines: Timelines, number: int) -> Timelines:
-    """The timelines of the first users; still memory-mapped."""
-    offsets = timelines.clicks.offsets[: number + 1]
-    return Timelines(
-        clicks=Ragged(values=timelines.clicks.values[: offsets[-1]], offsets=offsets),
-        click_pools=timelines.click_pools[: offsets[-1]],
-        user_pools=timelines.user_pools[:number],
-        pools=timelines.pools,
-    )
-
-
-def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
-    """Run the loader through an epoch without training."""
+def load_epoch(path: Path, copies: int, run: RunConfig) -> Epoch:
+    """Run the loader through an epoch of a repeated log without training."""
     store = open_store(path)
-    lengths_V = news_lengths(store.news)
-    batches = clicks = tokens = encoded = cache_hits = 0
+    train, lengths_V = repeat(store.train, news_lengths(store.news), copies)
     started = now()
-    with (
-        PeakMemory() as peak,
-        Loader(
-            first_users(store.train, users), lengths_V, run.batch, run.cache, seed=run.train.seed, epochs=1
-        ) as loader,
-    ):
-        for batch in loader:
-            batches += 1
-            clicks += batch.num_clicks
-            tokens += batch.num_tokens
-            encoded += len(batch.encode_E)
-            cache_hits += len(batch.cached_R)
+    with PeakMemory() as peak:
+        found = plan(train, run, lengths_V, most_batches=None, num_samples=1)
     return Epoch(
-        batches=batches,
-        clicks=clicks,
-        tokens=tokens,
-        encoded=encoded,
-        cache_hits=cache_hits,
+        users=len(train.clicks),
+        news=len(lengths_V) - 1,
+        batches=found.batches,
+        clicks=found.clicks,
+        tokens=found.tokens,
+        encoded=found.encoded,
+        cache_hits=found.cache_hits,
         seconds=now() - started,
         private_bytes=peak.growth,
     )
@@ -167,7 +149,7 @@ def load_epoch(path: Path, users: int, run: RunConfig) -> Epoch:
 def measure_trainer(run: RunConfig, store: Store, rounds: int) -> float:
     """Tokens per second that training consumes, on batches spread over an epoch."""
     lengths_V = news_lengths(store.news)
-    samples = plan(store, run, lengths_V, most_batches=None, num_samples=rounds).samples
+    samples = plan(store.train, run, lengths_V, most_batches=None, num_samples=rounds).samples
     with TemporaryDirectory() as scratch:
         trainer = TimedTrainer(run, store, Path(scratch) / "run")
         trainer.time_step(samples[0])
@@ -179,11 +161,12 @@ def tables(figures: LoaderFigures) -> str:
     """A row per size."""
     return "\n\n".join(
         [
-            f"The trainer consumes {figures.trained_tokens_per_second:,.0f} tokens per second. From the fewest "
-            f"users to all of them, the tokens to encode per click change by {figures.cost_growth:.2f}x.",
+            f"The trainer consumes {figures.trained_tokens_per_second:,.0f} tokens per second. From the "
+            f"smallest log to the largest, the tokens to encode per click change by {figures.cost_growth:.2f}x.",
             table(
                 [
                     "users",
+                    "articles",
                     "clicks",
                     "batches/s",
                     "tokens/s",
@@ -196,7 +179,8 @@ def tables(figures: LoaderFigures) -> str:
                 [
                     [
                         f"{row.users:,}",
-                        f"{row.clicks:,}",
+                        f"{row.news:,}",
+                        f"{row.clicks:,.0f}",
                         f"{row.batches_per_second:,.0f}",
                         f"{row.tokens_per_second:,.0f}",
                         f"{row.times_trainer:,.0f}x",

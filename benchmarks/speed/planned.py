@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig
-from speedyfeed.batching.loader import Loader
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import PAD_NEWS, Timelines
+from speedyfeed.ragged import Array, Ragged, offsets_of
 from speedyfeed.training.config import RunConfig
+from speedyfeed.training.loop import open_loader
 
 PIECE_TOKENS = 10_240
 """Tokens encoded at once of a batch that encodes every position: 32 instances of 100 articles take 80 GB."""
@@ -20,29 +21,37 @@ class Plan:
     """Totals of an epoch as the loader plans it, or of the first part of one."""
 
     batches: int
-    clicks: int
+    full: int
+    """Batches that `max_clicks_per_batch` ended, before their tokens reached the budget."""
+    clicks: float
+    """Clicks learned from, each by its weight in the loss."""
     users: int
     tokens: int
     padded_tokens: int
     encoded: int
     cache_hits: int
+    run: RunConfig
+    """Settings of the run on this log, with the batches and the gamma that follow its size."""
     samples: list[Batch]
     """Some of the batches, evenly spread over the plan."""
 
 
 def plan(
-    store: Store,
+    train: Timelines,
     run: RunConfig,
     lengths_V: NDArray[np.int64],
     *,
     most_batches: int | None,
     num_samples: int,
 ) -> Plan:
-    """Run the loader through an epoch, or through the first batches of one."""
-    batches = clicks = tokens = padded = encoded = cache_hits = 0
-    is_user = np.zeros(len(store.train.clicks), np.bool)
+    """Run the loader through an epoch, or through the first batches of one, as training would."""
+    batches = full = tokens = padded = encoded = cache_hits = 0
+    clicks = 0.0
+    run = replace(run, train=replace(run.train, epochs=1)).for_log(train, len(lengths_V) - 1)
+    fallback_weight = run.loss_on(train).fallback_click_weight
+    is_user = np.zeros(len(train.clicks), np.bool)
     samples, stride = [], 1
-    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed, epochs=1) as loader:
+    with open_loader(run, train, lengths_V) as loader:
         for batch in islice(loader, most_batches):
             if batches % stride == 0:
                 samples.append(batch)
@@ -50,7 +59,8 @@ def plan(
                     del samples[1::2]
                     stride *= 2
             batches += 1
-            clicks += batch.num_clicks
+            full += batch.is_full
+            clicks += batch.weigh_clicks(fallback_weight)
             tokens += batch.num_tokens
             padded += batch.num_padded_tokens
             encoded += len(batch.encode_E)
@@ -59,14 +69,43 @@ def plan(
     middles = ((np.arange(num_samples) + 0.5) * len(samples) / num_samples).astype(int)
     return Plan(
         batches=batches,
+        full=full,
         clicks=clicks,
         users=int(is_user.sum()),
         tokens=tokens,
         padded_tokens=padded,
         encoded=encoded,
         cache_hits=cache_hits,
+        run=run,
         samples=[samples[position] for position in middles],
     )
+
+
+def repeat(train: Timelines, lengths_V: NDArray[np.int64], copies: int) -> tuple[Timelines, NDArray[np.int64]]:
+    """A log with so many times the users and the articles, and the tokens of its articles.
+
+    Every copy has articles of its own, so that popularity is distributed as in the log itself.
+    """
+    num_news, num_pools = len(lengths_V) - 1, len(train.pools)
+    return Timelines(
+        clicks=_repeat_rows(train.clicks, num_news, copies),
+        click_pools=_repeat(train.click_pools, num_pools, copies, none=-1),
+        user_pools=_repeat(train.user_pools, num_pools, copies, none=-1),
+        pools=_repeat_rows(train.pools, num_news, copies),
+        click_times=None if train.click_times is None else np.tile(train.click_times, copies),
+    ), np.concatenate([lengths_V[:1], np.tile(lengths_V[1:], copies)])
+
+
+def _repeat_rows(rows: Ragged, shift: int, copies: int) -> Ragged:
+    values = _repeat(rows.values, shift, copies, none=PAD_NEWS)
+    return Ragged(values=values, offsets=offsets_of(np.tile(rows.lengths, copies)))
+
+
+def _repeat(values: Array, shift: int, copies: int, *, none: int) -> Array:
+    """Copies of the values, each larger by `shift` than the one before, but for `none`."""
+    once = np.asarray(values)
+    shifts = shift * np.arange(copies, dtype=once.dtype)[:, None]
+    return np.where(once == none, none, once + shifts).ravel().astype(once.dtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,11 +17,12 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import open_store
+from speedyfeed.ranges import MANY
 from speedyfeed.recipes import recipe
 from speedyfeed.training.distributed.partition import balanced_partition
 from speedyfeed.training.distributed.process_group import ProcessGroup, open_process_group
+from speedyfeed.training.loop import open_loader
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
 
@@ -90,17 +91,17 @@ def measure_rank(config: RankConfig, folder: Path, ranks: ProcessGroup) -> World
     run = replace(
         chosen,
         batch=replace(chosen.batch, token_budget=config.token_budget),
-        train=replace(chosen.train, precision="fp32", device="cpu", validations=0),
+        train=replace(chosen.train, precision="fp32", device="cpu", validations=0, epochs=MANY),
     )
     ranks.on_rank_0(lambda: start_run(folder, run, store))
     trainer = Trainer(open_run(folder), store, ranks)
     lengths_V = trainer.news.lengths_M.numpy()
-    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed) as loader:
+    with open_loader(trainer.config, store.train, lengths_V) as loader:
         started = perf_counter()
         planned = sum(batch.num_tokens for batch in islice(loader, PLANNED_BATCHES))
         planned_tokens_per_second = planned / (perf_counter() - started)
     seconds, traffic, batches = [], [], []
-    with Loader(store.train, lengths_V, run.batch, run.cache, seed=run.train.seed) as loader:
+    with open_loader(trainer.config, store.train, lengths_V) as loader:
         for batch in islice(loader, WARM_STEPS + config.steps):
             ranks.barrier()
             ranks.take_traffic()

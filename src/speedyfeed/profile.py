@@ -21,14 +21,15 @@ import torch
 from torch import Tensor
 
 from speedyfeed.batching.batches import Batch, news_lengths
-from speedyfeed.batching.loader import Loader
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import Report, silent
+from speedyfeed.ranges import MANY
 from speedyfeed.recipes import recipe
 from speedyfeed.training.config import ProfileConfig, RunConfig
+from speedyfeed.training.loop import open_loader
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer
 
@@ -63,7 +64,7 @@ def profile(store: Store, config: ProfileConfig, report: Report = silent) -> Pro
     taken: list[Batch] = []
     with (
         TemporaryDirectory() as scratch,
-        Loader(store.train, news_lengths(store.news), run.batch, run.cache, seed=run.train.seed) as loader,
+        open_loader(run.for_log(store.train, store.num_news), store.train, news_lengths(store.news)) as loader,
     ):
         trainer = TimedTrainer(run, store, Path(scratch) / "run").trainer
         for batch in islice(loader, config.skip, config.skip + config.warmup):
@@ -74,6 +75,7 @@ def profile(store: Store, config: ProfileConfig, report: Report = silent) -> Pro
             watch.switch_to(WAIT)
             taken.append(next(loader))
             watch.step(taken[-1])
+    weight = trainer.loss.config.fallback_click_weight
     total = sum(watch.seconds.values())
     shares = {part: seconds / total for part, seconds in watch.seconds.items()}
     num_cache_hits = sum(len(batch.cached_R) for batch in taken)
@@ -83,7 +85,7 @@ def profile(store: Store, config: ProfileConfig, report: Report = silent) -> Pro
         encoder_share=shares[FORWARD] + shares[BACKWARD],
         shares=shares,
         seconds=total / config.steps,
-        clicks=sum(batch.num_clicks for batch in taken) / config.steps,
+        clicks=sum(batch.weigh_clicks(weight) for batch in taken) / config.steps,
         tokens=sum(batch.num_tokens for batch in taken) / config.steps,
         cache_hit_rate=num_cache_hits / (num_cache_hits + num_encoded),
     )
@@ -97,7 +99,7 @@ def timed_run(name: str, *, encoder: str | None, precision: str, seed: int) -> R
     return replace(
         run,
         news=replace(run.news, encoder=encoder or run.news.encoder),
-        train=replace(run.train, precision=precision, validations=0, seed=seed),
+        train=replace(run.train, precision=precision, validations=0, seed=seed, epochs=MANY),
     )
 
 

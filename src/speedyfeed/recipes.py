@@ -176,7 +176,14 @@ def in_workflow(run: RunConfig, name: str | None) -> RunConfig:
 def _as_in_the_paper(encoder: str) -> RunConfig:
     """Method and training configuration of the paper; docs/paper.md lists what differs all the same."""
     return RunConfig(
-        news=NewsEncoderConfig(encoder=encoder, dim=0, normalize=False, categories=False, attention_dropout=None),
+        news=NewsEncoderConfig(
+            encoder=encoder,
+            dim=0,
+            normalize=False,
+            categories=False,
+            hidden_dropout=None,
+            attention_dropout=None,
+        ),
         user=UserConfig(name="attentive", recency=False, sharpness=0.0),
         loss=LossConfig(temperature=1.0, fallback_negatives_weight=0.0, in_batch=0.0, article_bias=False),
         batch=BatchConfig(

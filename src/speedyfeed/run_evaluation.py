@@ -48,6 +48,7 @@ EXACT_NEWS = 50_000
 """Largest number of articles that are searched exactly for users with several vectors."""
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
+USER = "user_id"
 _SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
 
 
@@ -82,6 +83,14 @@ class EvaluationData:
     def load_ids(self) -> pa.ChunkedArray:
         """Ids of the impressions, in the order of the log."""
         return self.store.load_impressions(self.split)["impression_id"]
+
+    def load_users(self) -> pa.ChunkedArray:
+        """Id of the user of each impression, in the order of the log."""
+        return self.store.load_impressions(self.split)[USER]
+
+    def number_users(self) -> NDArray[np.int64]:
+        """Number of the user of each impression: the same for all impressions of a user."""
+        return number_users(self.load_users())
 
 
 def open_finished_run(path: str | Path) -> FinishedRun:
@@ -174,6 +183,7 @@ def evaluate_run(
             data.impressions,
             encode_for_user,
             rng,
+            clusters=data.number_users(),
             seen=seen,
             pools=pools,
             searches_all=pool == "all",
@@ -193,6 +203,7 @@ def evaluate_run(
         embedded.news_VD,
         embedded.encode_users,
         rng,
+        clusters=data.number_users(),
         seen=seen,
         pools=pools,
         searches_all=pool == "all",
@@ -259,6 +270,7 @@ def write_per_impression(path: Path, data: EvaluationData, report: Report) -> No
     table = pa.table(
         {
             "impression_id": data.load_ids(),
+            USER: data.load_users(),
             **columns,
             "history_length": shown.histories.lengths[shown.users],
             "num_candidates": shown.candidates.lengths,
@@ -360,6 +372,11 @@ def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
     ids = pc.filter(own.load_titles()["news_id"], is_seen)
     seen = pc.is_in(store.load_titles()["news_id"], value_set=ids)
     return np.concatenate([[False], seen.to_numpy()])
+
+
+def number_users(ids: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Numbers that are equal where ids are."""
+    return np.asarray(ids.combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
 
 
 def default_pool(shown: Impressions) -> Pool:

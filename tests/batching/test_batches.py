@@ -257,6 +257,29 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
 
 @few
 @given(log=logs(), tokens=lengths, config=configs, plan=plans)
+def test_a_full_batch_has_not_reached_its_budget(log, tokens, config, plan):
+    plan = replace(plan, gradients=False)  # debts are no part of what fills a batch
+    for batch in batches_of(log, tokens, config, plan):
+        assert not batch.is_full or batch.num_padded_tokens < config.token_budget
+
+
+def test_a_batch_says_whether_the_cap_ended_it():
+    log = timelines([[(1 + user % 5, NO_POOL), (7, NO_POOL)] for user in range(9)], [])
+    for budget, expected in ((1000, [True, True, False]), (1, [False] * 9)):
+        config = BatchConfig(max_clicks=4, max_clicks_per_batch=8, token_budget=budget, negatives=1)
+        batches = batches_of(log, np.array([0] + [5] * NUM_NEWS), config, NO_CACHE)
+        assert [batch.is_full for batch in batches if batch.epoch == 0] == expected
+
+
+def test_clicks_count_by_their_weight():
+    log = timelines([[(1, NO_POOL), (2, 0)], [(3, 0)]], [[4, 5]])
+    (batch, *_) = batches_of(log, np.array([0] + [5] * NUM_NEWS), BatchConfig(negatives=1), NO_CACHE)
+    assert batch.num_clicks == 3
+    assert [batch.weigh_clicks(weight) for weight in (0, 0.25, 1)] == [2, 2.25, 3]
+
+
+@few
+@given(log=logs(), tokens=lengths, config=configs, plan=plans)
 def test_whoever_arrived_was_in_a_batch_or_waits(log, tokens, config, plan):
     order = [sampler_of(log, config, plan.seed).order(epoch) for epoch in range(EPOCHS)]
     trained: list[list[int]] = [[] for _ in range(EPOCHS)]

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from benchmarks import newsroom
@@ -39,14 +38,30 @@ def test_preparing_is_measured_at_every_size(folder, tmp_path, capsys):
 @pytest.mark.usefixtures("forked_pools")
 def test_loading_is_measured_at_every_size(store, tiny_encoder, tmp_path, capsys):
     options = {"encoder": [tiny_encoder], "rounds": [1], "out": [tmp_path]}
-    figures = measure(capsys, "loader", store=[store.path], shares=(0.5, 1), **options)
+    figures = measure(capsys, "loader", store=[store.path], copies=(1, 2), **options)
     rows = figures["rows"]
-    lengths = store.train.clicks.lengths
-    assert [row["users"] for row in rows] == [round(len(lengths) / 2), len(lengths)]
-    assert [row["clicks"] for row in rows] == [int(np.minimum(lengths[: row["users"]], 100).sum()) for row in rows]
+    users, clicks = len(store.train.clicks), int((store.train.click_pools >= 0).sum())
+    assert [row["users"] for row in rows] == [users, 2 * users]
+    assert [row["news"] for row in rows] == [store.num_news, 2 * store.num_news]
+    assert rows[0]["clicks"] <= clicks
+    assert rows[1]["clicks"] == 2 * rows[0]["clicks"]
     assert figures["cost_growth"] == rows[1]["tokens_per_click"] / rows[0]["tokens_per_click"]
     assert all(row["times_trainer"] > 0 for row in rows)
     assert (tmp_path / "loader.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_growth_gives_cost_and_speed_up_at_every_size(store, tiny_encoder, tmp_path, capsys):
+    options = {"encoder": [tiny_encoder], "rounds": [1], "out": [tmp_path], "recipes": ["speed-mini"]}
+    figures = measure(capsys, "growth", store=[store.path], copies=(1, 3), **options)
+    small, large = figures["rows"]
+    assert (small["news"], large["news"]) == (store.num_news, 3 * store.num_news)
+    assert small["cost_growth"] == 1
+    assert large["cost_growth"] == large["tokens_per_click"] / small["tokens_per_click"]
+    assert large["clicks"] == 3 * small["clicks"]
+    for row in figures["rows"]:
+        assert row["gamma"] == 20  # a small log
+        assert 1 < row["over_deduplicated"][0] < row["speedup"][0]
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_newsroom_is_made_once(folder):

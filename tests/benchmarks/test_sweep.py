@@ -12,8 +12,11 @@ from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
 from speedyfeed.profile import PARTS
 from speedyfeed.recipes import conventional, recipe
+from speedyfeed.run_evaluation import number_users
 from speedyfeed.sweep.config import SweepConfig
+from speedyfeed.sweep.summary import compare_trials
 from speedyfeed.sweep.table import run_sweep
+from speedyfeed.sweep.trials import load_users
 from speedyfeed.sweep.variants import named_variant
 from speedyfeed.synthetic import SynthConfig, synthesize
 
@@ -44,7 +47,23 @@ def test_a_sweep_writes_runs_a_table_and_figures(out):
     assert names == {"nrms-0", "nrms-1", "sweep.md", "sweep.json", "sweep-curves.png", "sweep-auc.png"}
     assert (out / "sweep-auc.png").read_bytes()[:8] == PNG
     text = (out / "sweep.md").read_text()
-    assert all(f"| {name} " in text for name in ("chance", "popularity", "nrms"))
+    assert all(
+        f"| {name} " in text for name in ("chance", "popularity", "title length", "category counts", "nrms")
+    )
+
+
+def test_a_sweep_says_what_was_saved_and_how_far_variants_differ_over_users_and_seeds(small, out, tmp_path):
+    (row,) = json.loads((out / "sweep.json").read_text())["rows"]
+    assert sum(row["saved"].values()) == 2
+    assert set(row["saved"]) <= {"initial", "trained"}
+    assert row["difference"] is None  # nothing to compare the first with
+    assert "saved after" in (out / "sweep.md").read_text()
+    a, b = ([out / f"nrms-{seed}"] for seed in (0, 1))
+    alone, both = compare_trials(a, b), compare_trials(a + b, b + a)
+    assert alone.mean != 0
+    assert both.mean == pytest.approx(0)
+    assert both.ci95[0] < 0 < both.ci95[1]  # the same runs, but other seeds might differ
+    assert load_users(a[0]).tolist() == number_users(small.load_impressions("dev")["user_id"]).tolist()
 
 
 def test_a_finished_sweep_prints_the_same_again(small, out, capsys):
@@ -65,6 +84,13 @@ def test_variants_are_recipes_workflows_or_encoders():
     assert named_variant("nrms") == recipe("nrms")
     assert named_variant("nrms-conventional") == conventional(recipe("nrms"))
     assert named_variant("plm-conventional") == recipe("plm-conventional")
+    assert named_variant("speed-mini-frozen").is_frozen
+    changed = named_variant("nrms-minilm-conventional")
+    assert changed == conventional(named_variant("nrms-minilm"))
+    assert (changed.words.vectors, changed.words.width) == ("minilm", 384)
+    for name in ("nrms-frozen", "speed-mini-minilm"):
+        with pytest.raises(InputError, match="leave it out"):
+            named_variant(name)
     assert named_variant("half:minilm").news.encoder == "half:minilm"
     with pytest.raises(InputError, match="no run 'nmrs'"):
         named_variant("nmrs")

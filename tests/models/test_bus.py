@@ -5,7 +5,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.bus import BACKENDS, Group, Layout, Scoring, _build_varlen, _dense, _grouped, build_layout
+from speedyfeed.models.bus import (
+    BACKENDS,
+    Group,
+    Layout,
+    Scoring,
+    _build_varlen,
+    _choose,
+    _dense,
+    _grouped,
+    build_layout,
+)
 from tests.models.families import (
     CONFIGS,
     LENGTHS,
@@ -186,3 +196,16 @@ def test_wrong_backends_are_refused() -> None:
         layout_of([[3]], backend="flash")
     with pytest.raises(InputError, match="needs CUDA"):
         layout_of([[3]], backend="varlen")
+
+
+@pytest.mark.parametrize(("capability", "chosen"), [((7, 5), "grouped"), ((8, 0), "varlen"), ((9, 0), "varlen")])
+def test_gpus_without_flash_attention_run_grouped(
+    capability: tuple[int, int], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    device = torch.device("cuda")
+    assert _choose("auto", device) == chosen
+    assert _choose("grouped", device) == "grouped"
+    if chosen == "grouped":
+        with pytest.raises(InputError, match=r"compute capability 8\.0 or later, this one has 7\.5"):
+            _choose("varlen", device)

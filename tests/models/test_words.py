@@ -12,13 +12,15 @@ from speedyfeed.errors import InputError
 from speedyfeed.models import words as module
 from speedyfeed.models.baselines import WORD_ENCODERS
 from speedyfeed.models.config import FROM_WORDS, USER_DEPENDENT, WITH_CATEGORIES, WordConfig
-from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.plm import load_encoder
+from speedyfeed.models.word_vectors import load_glove, load_piece_vectors
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.preparation.tokens import build_word_tokenizer
 from speedyfeed.testing import NewsEncoderContract
 from speedyfeed.testing.news import some_news
+from speedyfeed.tokenizers import load_tokenizer
 
 WORDS = [f"word{number}" for number in range(56)]  # with the special tokens, 60
 KNOWN = IdMaps(categories=("sport", "world"), subcategories=("cup", "vote"), users=("U1", "U2"))
@@ -170,6 +172,46 @@ def test_pretrained_vectors_are_taken_over_and_counted(header: str, tmp_path: Pa
     others = [number for word, number in numbers.items() if word not in ("word3", "word5")]
     assert torch.equal(after[others], before[others])
     assert build("nrms").load_vectors() == {}
+
+
+def test_words_start_from_the_mean_of_their_pieces(tiny_encoder: Path) -> None:
+    tokenizer, table = load_tokenizer(str(tiny_encoder)), load_encoder(str(tiny_encoder)).get_input_embeddings()
+    words = ["cat", "budgets", "ministers", "cup", "goals", "feedishly", "\U0001f71a"]
+    pieces = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]
+    assert max(map(len, pieces)) > 1
+    means = [torch.stack([table.weight[piece] for piece in one]).mean(0).detach() for one in pieces]
+    vectors, is_known = load_piece_vectors(str(tiny_encoder), words, table.embedding_dim, std=0.4)
+    assert is_known.tolist() == [set(one) != {tokenizer.unk_token_id} for one in pieces]
+    assert not is_known.all()
+    assert vectors[is_known].std().item() == pytest.approx(0.4)
+    # Rotated, centred and scaled, all distances are those of the means.
+    wanted, found = (torch.cdist(rows, rows) for rows in (torch.stack(means)[is_known], vectors[is_known]))
+    torch.testing.assert_close(found / found.max(), wanted / wanted.max(), rtol=1e-3, atol=1e-4)
+
+
+def test_narrow_words_take_the_principal_directions(tiny_encoder: Path) -> None:
+    words = ["cat", "budget", "minister", "cup", "goal", "late", "sunday", "north"]
+    wide, known = load_piece_vectors(str(tiny_encoder), words, 32, std=1.0)
+    narrow, _ = load_piece_vectors(str(tiny_encoder), words, 3, std=1.0)
+    assert narrow.shape == (8, 3)
+    torch.testing.assert_close(narrow / narrow.norm(), wide[:, :3] / wide[:, :3].norm())
+    assert (wide[known].var(0).diff() <= 1e-5).all()  # widest first
+    with pytest.raises(InputError, match="has 32 numbers per word"):
+        load_piece_vectors(str(tiny_encoder), words, 33, std=1.0)
+
+
+def test_an_encoder_of_words_loads_vectors_of_pieces(tiny_encoder: Path) -> None:
+    config = replace(CONFIG, vectors=str(tiny_encoder))
+    encoder = build("nrms", config)
+    before = encoder.embedding.weight.detach().clone()
+    counts = encoder.load_vectors()
+    assert counts["words"] == 56
+    assert counts["words_with_vectors"] > 0
+    is_changed = (encoder.embedding.weight != before).any(1)
+    assert int(is_changed.sum()) == counts["words_with_vectors"]
+    assert not is_changed[encoder.tokenizer.all_special_ids].any()
+    with pytest.raises(InputError, match="leave one out"):
+        replace(config, glove=Path("vectors.txt"))
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def walk(group, path, config, store, monkeypatch, *, parts=(BREAK, STEPS - BREAK
                 if cache is not None and group.is_writer:
                     trainer.cache.load(cache.export(BREAK - config.cache.gamma))
                 group.barrier()
-            with open_loader(trainer, state) as loader:
+            with open_loader(trainer.config, store.train, trainer.news.lengths_M.numpy(), state) as loader:
                 for batch in islice(loader, num_steps):
                     trainer.step(batch, 0.0)
                 state = loader.state()

@@ -14,13 +14,14 @@ Shapes: B users, L clicks, N negatives, V all articles, M distinct articles, E e
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.cache_plan import CachePlan, Ids, Stamps, new_stamps
+from speedyfeed.batching.growth import Growth
 from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens
 from speedyfeed.errors import InputError
@@ -31,6 +32,11 @@ BLOCK_USERS = 1024  # users sampled at a time; batches do not depend on it
 FIRST_CHUNK = 32  # users of a bucket counted first, doubled until enough; batches do not depend on it
 EDGE_USERS = 4096  # users sampled to place the edges of the buckets
 OVERDUE_SHARE = 1 / 16  # fraction of the token budget that overdue debts of cached articles may take
+
+TOKEN_BUDGET = 8192
+"""Default token budget of one step in a small log."""
+CLICKS_PER_BATCH = 4096
+"""Default maximum number of click positions in a batch in a small log."""
 
 Rows = NDArray[np.int64]
 
@@ -54,11 +60,13 @@ class BatchConfig:
     """Maximum number of clicks of a user, the latest ones; without autoregressive training, of a history."""
     negatives: int = 4
     """Number of negatives per click: articles that were shown but not clicked."""
-    token_budget: int = 8192
-    """Token budget of one step, summed over all ranks: tokens to encode, exceeded by the last user at most. The
-    paper has 39800."""
-    max_clicks_per_batch: int = 4096
-    """Maximum number of click positions in a batch: its users times their longest history."""
+    token_budget: int | None = None
+    """Token budget of one step, summed over all ranks: tokens to encode, exceeded by the last user at most. By
+    default 8192, and up to 32768 in logs of more than a thousand live articles (docs/batching.md); the paper has
+    39800."""
+    max_clicks_per_batch: int | None = None
+    """Maximum number of click positions in a batch: its users times their longest history. By default 4096, and
+    up to 16384 in large logs."""
     mode: Literal["packed", "padded"] = "packed"
     """Layout of the tokens: packed has no padding; padded extends every article to the longest one of its batch,
     or of the whole store in batches of a fixed size."""
@@ -80,13 +88,31 @@ class BatchConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.max_clicks_per_batch < self.max_positions:
+        if self.clicks_per_batch < self.max_positions:
             raise InputError(
-                f"max_clicks_per_batch {self.max_clicks_per_batch}: expected at least max_clicks, "
+                f"max_clicks_per_batch {self.clicks_per_batch}: expected at least max_clicks, "
                 f"{self.max_positions}, so that every user fits"
             )
         if self.mode not in ("packed", "padded"):
             raise InputError(f"mode {self.mode}: expected packed or padded")
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """Token budget of one step: as given, or the default in a small log."""
+        return TOKEN_BUDGET if self.token_budget is None else self.token_budget
+
+    @property
+    def clicks_per_batch(self) -> int:
+        """Maximum number of click positions in a batch: as given, or the default in a small log."""
+        return CLICKS_PER_BATCH if self.max_clicks_per_batch is None else self.max_clicks_per_batch
+
+    def for_log(self, growth: Growth) -> "BatchConfig":
+        """Batches of the size that a log asks for, where none is given."""
+        return replace(
+            self,
+            token_budget=self.token_budget or round(TOKEN_BUDGET * growth.batch),
+            max_clicks_per_batch=self.max_clicks_per_batch or round(CLICKS_PER_BATCH * growth.batch),
+        )
 
     @property
     def shares(self) -> bool:
@@ -147,6 +173,8 @@ class Batch:
     """Number of tokens of all articles to encode."""
     num_padded_tokens: int
     """Number of tokens including the padding of the mode."""
+    is_full: bool
+    """Whether `max_clicks_per_batch` ended the batch, before its tokens reached the budget."""
     after: Position
     """Position in the data after this batch."""
 
@@ -154,6 +182,12 @@ class Batch:
     def num_clicks(self) -> int:
         """Number of clicks to learn from: those that have negatives."""
         return int(np.count_nonzero(self.negatives_BLN[..., 0]))
+
+    def weigh_clicks(self, fallback_weight: float) -> float:
+        """Number of clicks to learn from; those with fallback negatives count by their weight in the loss."""
+        has_negatives_BL = self.negatives_BLN[..., 0] != PAD_NEWS
+        num_own = int(np.count_nonzero(has_negatives_BL & self.has_own_negatives_BL))
+        return num_own + fallback_weight * (int(np.count_nonzero(has_negatives_BL)) - num_own)
 
     @property
     def data_efficiency(self) -> float:
@@ -195,7 +229,7 @@ class Batcher:
         queue = self._arrive(order, self._position.waiting)
         num_arrived = self._position.cursor
         while True:
-            rows = self._closed_bucket(queue)
+            rows, is_full = self._closed_bucket(queue)
             if rows is None and num_arrived < len(order):
                 positions = np.arange(num_arrived, min(num_arrived + BLOCK_USERS, len(order)))
                 queue = queue.extended(self._arrive(order, positions))
@@ -206,37 +240,39 @@ class Batcher:
             if not len(rows):
                 return
             queue.remove(rows)
-            yield self._build_batch(queue, rows)
+            yield self._build_batch(queue, rows, is_full=is_full)
 
     def _arrive(self, order: NDArray[np.int64], positions: NDArray[np.int64]) -> "_Queue":
         instances = self._sampler.sample(order[positions], self._position.epoch)
         bucket_U = np.searchsorted(self._edges, self._longest(instances))
         return _Queue(positions_U=positions, bucket_U=bucket_U, instances=instances)
 
-    def _closed_bucket(self, queue: "_Queue") -> Rows | None:
-        """Instances of the bucket that closes first at this step; None if none closes.
+    def _closed_bucket(self, queue: "_Queue") -> tuple[Rows | None, bool]:
+        """Instances of the bucket that closes first at this step, None if none closes; and whether it is full.
 
         A bucket closes with the instance that reaches the budget, or before the one that exceeds the cap. Cache
         hits change from step to step, so buckets are re-evaluated at every step.
         """
         if self._config.size:
-            return queue.rows[: self._config.size] if len(queue.rows) >= self._config.size else None
+            return queue.rows[: self._config.size] if len(queue.rows) >= self._config.size else None, False
         closed: Rows | None = None
+        is_full = False
         closes_at = len(queue.instances)
         for bucket in range(len(self._edges) + 1):
             rows = queue.rows[queue.bucket_U[queue.rows] == bucket]
             lengths = queue.instances.candidates.lengths[rows]
             num_positions = np.maximum.accumulate(lengths) * np.arange(1, len(rows) + 1)
-            num_fit = int(np.searchsorted(num_positions, self._config.max_clicks_per_batch, side="right"))
+            num_fit = int(np.searchsorted(num_positions, self._config.clicks_per_batch, side="right"))
             last = self._find_budget(queue.instances.candidates, rows[:num_fit])
             if last < len(rows) and rows[last] < closes_at:
                 closed, closes_at = rows[: min(last + 1, num_fit)], int(rows[last])
-        return closed
+                is_full = last == num_fit
+        return closed, is_full
 
     def _find_budget(self, candidates: Ragged, rows: Rows) -> int:
         """Index of the instance that reaches the token budget; the number of instances if none does."""
         num_seen = FIRST_CHUNK
-        budget = self._config.token_budget - int(self._lengths_V[self._overdue()].sum())
+        budget = self._config.tokens_per_batch - int(self._lengths_V[self._overdue()].sum())
         while True:
             tokens = self._count_tokens(candidates.take(rows[:num_seen]))
             last = int(np.searchsorted(tokens, budget))
@@ -247,7 +283,7 @@ class Batcher:
     def _overdue(self) -> Ids:
         """Overdue articles of this step that fit into their part of the token budget, one at least."""
         overdue = self._plan.overdue(self._debts_V, self._position.step)
-        room = OVERDUE_SHARE * self._config.token_budget
+        room = OVERDUE_SHARE * self._config.tokens_per_batch
         num_fit = int(np.searchsorted(self._lengths_V[overdue].cumsum(), room, side="right"))
         return overdue[: max(1, num_fit)]
 
@@ -269,7 +305,7 @@ class Batcher:
         counted: NDArray[np.int64] = tokens[candidates.offsets[1:] * candidates.values.shape[1] - 1]
         return counted
 
-    def _build_batch(self, queue: "_Queue", rows: Rows) -> Batch:
+    def _build_batch(self, queue: "_Queue", rows: Rows, *, is_full: bool) -> Batch:
         """Batch of these instances; stamps and position advance by one step."""
         instances = queue.instances.take(rows)
         lengths = instances.candidates.lengths
@@ -325,6 +361,7 @@ class Batcher:
             deliver_E=deliver_E,
             num_tokens=num_tokens,
             num_padded_tokens=num_padded,
+            is_full=is_full,
             after=self._position,
         )
 

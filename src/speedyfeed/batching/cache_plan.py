@@ -15,12 +15,13 @@ Which articles owe the encoder the gradients of their reads is known ahead as we
 oldest such read of each article, its *debt*. Shapes: V all articles, E encoded, R cache hits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.batching.growth import Growth
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 from speedyfeed.ranges import MANY, Ranges, check_ranges
@@ -28,14 +29,17 @@ from speedyfeed.ranges import MANY, Ranges, check_ranges
 Ids = NDArray[np.int32]
 Stamps = NDArray[np.int32]
 NEVER = -1
+GAMMA = 20
+"""Number of steps for which a cached embedding may be reused by default in a small log."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheConfig:
     """How long embeddings of articles are reused between training steps, how often, and how they are stored."""
 
-    gamma: int = 20
-    """Number of steps for which a cached embedding may be reused; 0 turns the cache off."""
+    gamma: int | None = None
+    """Number of steps for which a cached embedding may be reused; 0 turns the cache off. By default 20, and
+    more in logs of more than a thousand live articles (docs/batching.md)."""
     beta: float = 0.2
     """Growth rate of the lookup probability 1 - exp(-beta t) with the step t."""
     draw: Literal["news", "step"] = "news"
@@ -64,14 +68,23 @@ class CacheConfig:
         if self.dtype not in ("fp32", "bf16"):
             raise InputError(f"dtype {self.dtype}: expected fp32 or bf16")
 
+    @property
+    def max_age(self) -> int:
+        """Number of steps for which a cached embedding may be reused: gamma, or its default in a small log."""
+        return GAMMA if self.gamma is None else self.gamma
+
+    def for_log(self, growth: Growth) -> "CacheConfig":
+        """Cache with the gamma of a log, where none is given."""
+        return self if self.gamma is not None else replace(self, gamma=round(GAMMA * growth.gamma))
+
     def plan(self, seed: int, accumulate: int = 1) -> "CachePlan":
         """Schedule of cache hits for a run with this seed and `accumulate` batches per update."""
         return CachePlan(
-            gamma=self.gamma,
+            gamma=self.max_age,
             beta=self.beta,
             draw=self.draw,
             seed=seed,
-            gradients=self.gradients and self.gamma > 0,
+            gradients=self.gradients and self.max_age > 0,
             accumulate=accumulate,
         )
 

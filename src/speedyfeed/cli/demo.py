@@ -116,13 +116,11 @@ def _train(path: Path, config: RunConfig, store: Store) -> _Trained:
 
 def _open_run(path: Path, config: RunConfig, store: Store) -> "RunFolder":
     """Open the run of an earlier demo on the same store, to resume or to show; else start a new one."""
-    from speedyfeed.training.run_folder import fingerprint, open_run, start_run
+    from speedyfeed.training.run_folder import is_run_of, open_run, start_run
 
-    if (path / "run.json").exists():
-        earlier = open_run(path)
-        if earlier.facts.store.fingerprint == fingerprint(store.path) and earlier.config == config:
-            return earlier
-        shutil.rmtree(path)
+    if is_run_of(path, config, store):
+        return open_run(path)
+    shutil.rmtree(path, ignore_errors=True)
     return start_run(path, config, store)
 
 
@@ -155,7 +153,7 @@ def _print_speed(config: RunConfig, outcome: "Outcome", path: Path, store: Store
     news_per_click = config.batch.max_clicks + 1 + config.batch.negatives
     tokens_per_news = int(news_lengths(store.news).max())
     slow_clicks_per_second = rates["tokens_per_second"] / (news_per_click * tokens_per_news)
-    print(f"\nTraining took {outcome.progress.seconds / 60:.1f} minutes for {outcome.progress.clicks:,} clicks")
+    print(f"\nTraining took {outcome.progress.seconds / 60:.1f} minutes for {outcome.progress.clicks:,.0f} clicks")
     print(f"  clicks trained   {clicks_per_second:8.1f} a second")
     print(f"  cache hit rate   {rates['cache_hit_rate']:8.1%}")
     print(f"  data efficiency  {rates['data_efficiency']:8.1%}")

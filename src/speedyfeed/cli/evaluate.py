@@ -8,7 +8,7 @@ Example: speedyfeed evaluate runs/first later-logs/ --split test --json
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,6 +62,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    from speedyfeed.encoding.ids import known_user_share
     from speedyfeed.run_evaluation import (
         evaluate_feeds,
         evaluate_run,
@@ -69,6 +70,7 @@ def run(arguments: Arguments) -> None:
         open_finished_run,
         write_per_impression,
     )
+    from speedyfeed.training.metrics import load_saved
 
     if arguments.per_impression is not None:
         require_no_folder(arguments.per_impression)
@@ -94,14 +96,26 @@ def run(arguments: Arguments) -> None:
         if arguments.beyond:
             beyond = evaluate_feeds(finished, data, arguments.rerank, pool=arguments.pool, report=progress)
         references = _measure_references(data, pool=arguments.pool) if arguments.references else []
+        known_users = None
+        if finished.model.config.user.uses_user_ids:
+            known_users = known_user_share(data.store, split, finished.model.id_maps)
+    saved = load_saved(arguments.run)
     if arguments.json:
-        found: dict[str, object] = {}
+        found: dict[str, object] = {} if saved is None else {"saved": asdict(saved)}
+        if known_users is not None:
+            found["known_users"] = known_users
         if references:
             found["references"] = {one.name: one.metrics for one in references}
         if beyond:
             found["beyond"] = {name: _numbers(one) for name, one in beyond.items()}
         print(json.dumps(report.to_json() | {"split": split} | found))
     else:
+        if saved is not None:
+            print(f"{arguments.run}: saved is {saved}")
+        if known_users is not None:
+            print(
+                f"{known_users:.1%} of the impressions are of users that training knew; others share one embedding"
+            )
         print_report(report, split)
         print_references(references)
         print_beyond(beyond)

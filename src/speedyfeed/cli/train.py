@@ -146,7 +146,7 @@ def print_outcome(outcome: "Outcome", arguments: Arguments) -> None:
         return
     best = f", best validation AUC {progress.best_auc:.4f}" if progress.best_auc else ""
     print(
-        f"{progress.step:,} steps, {progress.epochs:.2f} epochs, {progress.clicks:,} clicks in "
+        f"{progress.step:,} steps, {progress.epochs:.2f} epochs, {progress.clicks:,.0f} clicks in "
         f"{progress.seconds / 60:.1f} minutes{best}"
     )
     if outcome.best_is_initial:

@@ -31,6 +31,12 @@ def user_indices(store: Store, split: str, id_maps: IdMaps) -> NDArray[np.int64]
     return indices
 
 
+def known_user_share(store: Store, split: str, id_maps: IdMaps) -> float:
+    """Fraction of the impressions of a valid, dev or test split whose user is in the train split."""
+    known = lookup_indices(store.load_impressions(split)["user_id"], id_maps.users)
+    return float(np.mean(known > 0)) if len(known) else 0.0
+
+
 def _distinct(names: pa.ChunkedArray) -> list[str]:
     """Distinct names in alphabetical order; an empty name is no category."""
     return sorted(name for name in pc.unique(names).to_pylist() if name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from speedyfeed import progress
 from speedyfeed.data.store import PAD_NEWS, Impressions, Timelines
-from speedyfeed.evaluation.bootstrap import RESAMPLES, Estimate, estimate
+from speedyfeed.evaluation.bootstrap import RESAMPLES, Bootstrap, Estimate
 from speedyfeed.evaluation.metrics import measure_ranking, measure_recall, measure_targets
 from speedyfeed.evaluation.ranking import EncodeUsers, Retrieved, score_and_retrieve
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
@@ -29,7 +29,7 @@ TARGET_AT = 10
 FEW_CLICKS = 5
 """Longest history that counts as short, in clicks."""
 
-Values = Mapping[str, NDArray[np.float64]]
+Values = dict[str, NDArray[np.float64]]
 """Value of every impression, by metric; NaN where it has none."""
 
 
@@ -96,6 +96,7 @@ def evaluate(
     encode_users: EncodeUsers,
     rng: np.random.Generator,
     *,
+    clusters: NDArray[np.integer] | None = None,
     seen: NDArray[np.bool_] | None = None,
     pools: NDArray[np.integer] | None = None,
     searches_all: bool = False,
@@ -105,6 +106,8 @@ def evaluate(
 ) -> Report:
     """Score all candidates, retrieve the clicked articles, and compute metrics; row 0 of `news_VD` is padding.
 
+    `clusters` is the number of each impression's user: intervals are over users, by default over rows of
+    `impressions.histories`, of which a user has several where histories grow within the split.
     `seen` is whether each article was seen in training (`seen_in_training`); without it those groups are left out.
     `pools` is the pool of articles from which each impression's user is served; by default all candidates of the
     split are one pool. With `searches_all`, the pool is all articles of `news_VD`.
@@ -114,7 +117,7 @@ def evaluate(
     scores, retrieved = score_and_retrieve(
         impressions, news_VD, encode_users, build_index, pools, searches_all=searches_all, report=report
     )
-    return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
+    return summarise(impressions, scores, retrieved, rng, clusters=clusters, seen=seen, resamples=resamples)
 
 
 def evaluate_user_dependent(
@@ -122,6 +125,7 @@ def evaluate_user_dependent(
     encode_for_user: EncodeForUser,
     rng: np.random.Generator,
     *,
+    clusters: NDArray[np.integer] | None = None,
     seen: NDArray[np.bool_] | None = None,
     pools: NDArray[np.integer] | None = None,
     searches_all: bool = False,
@@ -134,7 +138,7 @@ def evaluate_user_dependent(
     scores, retrieved = score_and_retrieve_user_dependent(
         impressions, encode_for_user, pools, searches_all=searches_all, report=report
     )
-    return summarise(impressions, scores, retrieved, rng, seen=seen, resamples=resamples)
+    return summarise(impressions, scores, retrieved, rng, clusters=clusters, seen=seen, resamples=resamples)
 
 
 def summarise(
@@ -143,12 +147,14 @@ def summarise(
     retrieved: Retrieved,
     rng: np.random.Generator,
     *,
+    clusters: NDArray[np.integer] | None,
     seen: NDArray[np.bool_] | None,
     resamples: int,
 ) -> Report:
     """Compute the report from scores and retrieved ranks."""
     are_targets = bool((scores.lengths == 1).all() and (impressions.labels == 1).all())
-    everything = _measure(scores, retrieved.found, impressions.labels, are_targets=are_targets)
+    users = impressions.users if clusters is None else clusters
+    everything = _measure(users, scores, retrieved.found, impressions.labels, are_targets=are_targets)
     groups = {
         name: _summarise(measured, rng, resamples)
         for name, measured in _groups(impressions, scores, retrieved.found, everything, seen)
@@ -172,8 +178,9 @@ def seen_in_training(timelines: Timelines, num_news: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """Every metric of every impression, and which impressions were skipped."""
+    """Every metric of every impression, its user, and which impressions were skipped."""
 
+    users: NDArray[np.integer]
     values: Values
     targets: Values
     """Hit and NDCG of the retrieved articles; empty unless every impression is one click and nothing else."""
@@ -182,6 +189,7 @@ class _Measured:
 
     def select(self, rows: NDArray[np.bool_]) -> "_Measured":
         return _Measured(
+            users=self.users[rows],
             values={name: values[rows] for name, values in self.values.items()},
             targets={name: values[rows] for name, values in self.targets.items()},
             is_one_class=self.is_one_class[rows],
@@ -190,12 +198,18 @@ class _Measured:
 
 
 def _measure(
-    scores: Ragged, found: NDArray[np.int32], labels: NDArray[np.int8], *, are_targets: bool
+    users: NDArray[np.integer],
+    scores: Ragged,
+    found: NDArray[np.int32],
+    labels: NDArray[np.int8],
+    *,
+    are_targets: bool,
 ) -> _Measured:
     ranking = measure_ranking(scores, labels)
     ranks = Ragged(values=found, offsets=scores.offsets)
     recall = {f"recall@{k}": measure_recall(ranks, labels, k) for k in RECALL_AT}
     return _Measured(
+        users=users,
         values={**ranking.values, **recall},
         targets=measure_targets(ranks, TARGET_AT) if are_targets else {},
         is_one_class=ranking.is_one_class,
@@ -222,18 +236,16 @@ def _groups(
         offsets = np.concatenate([[0], np.cumsum(mask)])
         selected = Ragged(values=scores.values[mask], offsets=offsets[scores.offsets])
         are_targets = bool(everything.targets)
-        measured = _measure(selected, found[mask], impressions.labels[mask], are_targets=are_targets)
+        labels = impressions.labels[mask]
+        measured = _measure(everything.users, selected, found[mask], labels, are_targets=are_targets)
         yield name, measured.select(selected.lengths > 0)
 
 
 def _summarise(measured: _Measured, rng: np.random.Generator, resamples: int) -> Summary:
     skipped = measured.is_one_class | measured.is_unlabelled
-    metrics = {name: estimate(values, rng, resamples) for name, values in measured.values.items()}
-    if measured.targets:
-        own_rng = rng.spawn(1)[0]  # leaves the intervals of all other metrics as they are
-        metrics |= {name: estimate(values, own_rng, resamples) for name, values in measured.targets.items()}
+    drawn = Bootstrap(measured.users, rng, resamples)
     return Summary(
-        metrics=metrics,
+        metrics={name: drawn.estimate(values) for name, values in (measured.values | measured.targets).items()},
         num_impressions=int((~skipped).sum()),
         num_one_class=int(measured.is_one_class.sum()),
         num_unlabelled=int(measured.is_unlabelled.sum()),

@@ -32,6 +32,8 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.packed import count_up
 
 BACKENDS = ("auto", "dense", "grouped", "varlen")
+VARLEN_CAPABILITY = (8, 0)
+"""Compute capability from which on GPUs have the flash attention that `varlen` needs."""
 VARLEN_DTYPES = (torch.bfloat16, torch.float16)
 
 Bias = Callable[[int, int], Tensor]
@@ -317,9 +319,19 @@ def _choose(backend: str, device: torch.device) -> str:
         raise InputError(f"no attention backend {backend!r}: choose one of {', '.join(BACKENDS)}")
     if backend == "varlen" and device.type != "cuda":
         raise InputError(f"attention backend 'varlen' needs CUDA, not {device.type}: use 'grouped' or 'auto'")
-    if backend == "auto":
-        return "varlen" if device.type == "cuda" else "grouped"
-    return backend
+    if backend in ("dense", "grouped") or device.type != "cuda":
+        return "grouped" if backend == "auto" else backend
+    found = torch.cuda.get_device_capability(device)
+    if backend == "varlen" and found < VARLEN_CAPABILITY:
+        raise InputError(
+            f"attention backend 'varlen' needs a GPU of compute capability {_version(VARLEN_CAPABILITY)} or "
+            f"later, this one has {_version(found)}: use 'grouped' or 'auto'"
+        )
+    return "varlen" if found >= VARLEN_CAPABILITY else "grouped"
+
+
+def _version(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

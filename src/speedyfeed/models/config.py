@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
+from speedyfeed.errors import InputError
 from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 FROM_WORDS = ("nrms", "naml", "lstur", "npa")
@@ -82,6 +83,9 @@ class WordConfig:
     """Width of the word embeddings."""
     glove: Path | None = None
     """Text file of pretrained word vectors of that width, such as GloVe; by default words start at random."""
+    vectors: str | None = None
+    """Pretrained encoder whose word pieces give the word vectors, such as minilm (up to 384 wide): each word
+    starts from the mean of the input embeddings of its pieces."""
     heads: int = 16
     """Number of attention heads over words (nrms); must divide the width of a news embedding."""
     window: int = 3
@@ -108,6 +112,8 @@ class WordConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.glove is not None and self.vectors is not None:
+            raise InputError("--words.glove and --words.vectors: words start from one of both; leave one out")
         if self.glove is not None:
             object.__setattr__(self, "glove", Path(self.glove))  # text, from Python or from a file
 

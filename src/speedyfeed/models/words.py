@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.baselines import WORD_ENCODERS, NPANews, Text, WordEncoder
 from speedyfeed.models.config import WordConfig
-from speedyfeed.models.glove import load_glove
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.packed import PackedNews
+from speedyfeed.models.word_vectors import load_glove, load_piece_vectors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -127,15 +127,23 @@ class WordNewsEncoder(NewsModule):
 
     @torch.no_grad()
     def load_vectors(self) -> dict[str, int]:
-        """Load the vectors of all words that the GloVe file has; returns how many those are."""
-        if self.config.glove is None:
+        """Load the vectors of all words that the file or the encoder of the settings has; returns how many."""
+        special = set(self._tokenizer.all_special_ids)
+        indices = {word: row for word, row in self._tokenizer.get_vocab().items() if row not in special}
+        if self.config.glove is not None:
+            vectors, rows = load_glove(self.config.glove, indices, self.config.width)
+        elif self.config.vectors is not None:
+            every, is_known = load_piece_vectors(
+                self.config.vectors, list(indices), self.config.width, std=WORD_STD
+            )
+            vectors, rows = every[is_known], torch.tensor(list(indices.values()))[is_known]
+        else:
             return {}
-        vectors, rows = load_glove(self.config.glove, self._tokenizer.get_vocab(), self.config.width)
         self.embedding.weight[rows] = vectors.to(self.embedding.weight)
-        num_words = self.num_tokens - len(self._tokenizer.all_special_ids)
+        num_words = len(indices)
         log.info(
             "%s has %s of %s words (%.1f%%)",
-            self.config.glove,
+            self.config.glove or self.config.vectors,
             f"{len(rows):,}",
             f"{num_words:,}",
             100 * len(rows) / max(1, num_words),

@@ -50,8 +50,9 @@ class SweepConfig(Limits):
     """Which variants are trained with which seeds, and for how long."""
 
     runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
-    """Variants to train: names of recipes, of recipes in a workflow (nrms-conventional, npa-fast), or of encoders
-    (a folder, ORG/NAME, half:NAME), which are trained as speed-mini is."""
+    """Variants to train: names of recipes, changed by what follows (nrms-conventional, npa-fast, speed-mini-frozen
+    for a frozen language model, nrms-minilm for words from MiniLM's word pieces), or of encoders (a folder,
+    ORG/NAME, half:NAME), which are trained as speed-mini is."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds that every variant is trained with."""
     logs: Path | None = None

@@ -1,4 +1,4 @@
-"""Means and deviations over seeds, and differences of AUC with a confidence interval."""
+"""Means and deviations over seeds, and differences between variants with a confidence interval."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from speedyfeed.evaluation.bootstrap import compare
+from speedyfeed.evaluation.bootstrap import Bootstrap
 from speedyfeed.run_evaluation import SEED
-from speedyfeed.sweep.trials import load_values
+from speedyfeed.sweep.trials import load_users, load_values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Difference of AUC between two variants on the same impressions, averaged over seeds."""
+    """Difference of a metric between two variants on the same impressions, averaged over seeds."""
 
     mean: float
     ci95: tuple[float, float]
@@ -45,8 +45,8 @@ class Difference:
         return f"{self.mean:+.4f} [{self.ci95[0]:+.4f}, {self.ci95[1]:+.4f}]"
 
 
-def compare_trials(a: Sequence[Path], b: Sequence[Path]) -> Difference:
-    """AUC of the trials in folders `b` minus that of `a`, paired by impression."""
-    means = [np.mean([load_values(path, "auc") for path in paths], axis=0) for paths in (a, b)]
-    found = compare(means[0], means[1], np.random.default_rng(SEED))
+def compare_trials(a: Sequence[Path], b: Sequence[Path], metric: str = "auc") -> Difference:
+    """Metric of the trials in folders `b` minus that of `a`, with an interval over users and seeds."""
+    values_a, values_b = (np.stack([load_values(path, metric) for path in paths]) for paths in (a, b))
+    found = Bootstrap(load_users(a[0]), np.random.default_rng(SEED)).compare(values_a, values_b)
     return Difference(mean=found.mean, ci95=found.ci95)

@@ -4,6 +4,7 @@ chance, popularity, ...              references, which nobody trained
 speed-mini, nrms, ...                mean and deviation over seeds
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,8 @@ from speedyfeed.data.store import Store
 from speedyfeed.markdown import table
 from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.sweep.references import Reference, find_references
-from speedyfeed.sweep.summary import Spread
-from speedyfeed.sweep.trials import Trial, Variant, run_trials
+from speedyfeed.sweep.summary import Difference, Spread, compare_trials
+from speedyfeed.sweep.trials import Trial, Variant, run_trials, trial_path
 from speedyfeed.training.config import RunConfig
 
 METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@50", "recall@100", "recall@200")
@@ -33,6 +34,10 @@ class SweepRow:
     """Clicks learned from, mean over seeds."""
     best_clicks: float
     """Clicks learned from when the evaluated model was saved, mean over seeds; 0 is the initial model."""
+    saved: dict[str, int]
+    """Number of seeds whose evaluated model is the initial or a trained one."""
+    difference: Difference | None
+    """AUC minus that of the first variant, with an interval over users and seeds; None for the first."""
     minutes: float
     """Training time in minutes, mean over seeds."""
     trials: list[Trial]
@@ -58,24 +63,35 @@ def run_sweep(variants: Mapping[str, RunConfig], config: SweepConfig, store: Sto
     known = find_references(store, config.logs)
     runs = [Variant(name=name, config=config.limit(run)) for name, run in variants.items()]
     trials = run_trials(runs, config.seeds, store, out)
+    paths = {name: [trial_path(out, name, seed) for seed in config.seeds] for name in variants}
+    first = next(iter(variants))
     return Sweep(
         impressions=known.impressions,
         pools=known.pools,
         news_per_pool=known.news_per_pool,
         references=known.references,
-        rows=[summarise(name, run, trials[name]) for name, run in variants.items()],
+        rows=[
+            summarise(
+                name, run, trials[name], None if name == first else compare_trials(paths[first], paths[name])
+            )
+            for name, run in variants.items()
+        ],
         seeds=list(config.seeds),
     )
 
 
-def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> SweepRow:
-    """Means and deviations of one variant over its seeds."""
+def summarise(
+    name: str, run: RunConfig, trials: Sequence[Trial], difference: Difference | None = None
+) -> SweepRow:
+    """Means and deviations of one variant over its seeds, and its difference from the first variant."""
     return SweepRow(
         name=name,
         workflow="fast" if run.batch.autoregressive else "conventional",
         metrics={metric: Spread.of([trial.metrics[metric] for trial in trials]) for metric in METRICS},
         clicks=float(np.mean([trial.clicks for trial in trials])),
         best_clicks=float(np.mean([trial.best_clicks for trial in trials])),
+        saved=dict(Counter(trial.saved for trial in trials)),
+        difference=difference,
         minutes=float(np.mean([trial.minutes for trial in trials])),
         trials=list(trials),
     )
@@ -84,15 +100,17 @@ def summarise(name: str, run: RunConfig, trials: Sequence[Trial]) -> SweepRow:
 def sweep_table(sweep: Sweep) -> str:
     """All rows as Markdown, references first."""
     references = [
-        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", "", ""]
+        [one.name, *(_number(one.metrics.get(metric)) for metric in METRICS), "", "", "", "", ""]
         for one in sweep.references
     ]
     trained = [
         [
             row.name,
             *(str(row.metrics[metric]) for metric in METRICS),
+            "" if row.difference is None else str(row.difference),
             f"{row.clicks:,.0f}",
             f"{row.best_clicks:,.0f}",
+            ", ".join(f"{number} {kind}" for kind, number in row.saved.items()),
             f"{row.minutes:.2f}",
         ]
         for row in sweep.rows
@@ -100,9 +118,12 @@ def sweep_table(sweep: Sweep) -> str:
     about = (
         f"{sweep.impressions:,} impressions; recall among {sweep.news_per_pool:,.0f} articles"
         f"{'' if sweep.pools == 1 else f' on average of {sweep.pools:,} days'}, less those of the user's history; "
-        f"mean ± standard deviation over seeds {' '.join(map(str, sweep.seeds))}"
+        f"mean ± standard deviation over seeds {' '.join(map(str, sweep.seeds))}. "
+        f"Differences are those of AUC from {sweep.rows[0].name}, with 95% intervals over users"
+        f"{'' if len(sweep.seeds) == 1 else ' and seeds'}; the saved model, chosen by validation, is the initial "
+        "or a trained one."
     )
-    header = ["", *METRICS, "clicks", "saved after", "minutes"]
+    header = ["", *METRICS, "difference", "clicks", "saved after", "saved", "minutes"]
     return f"{about}\n\n" + table(header, references + trained)
 
 

@@ -23,10 +23,17 @@ from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run, write_per_impression
+from speedyfeed.run_evaluation import (
+    USER,
+    evaluate_run,
+    number_users,
+    open_data,
+    open_finished_run,
+    write_per_impression,
+)
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Watch, train
-from speedyfeed.training.metrics import METRICS, load_rates
+from speedyfeed.training.metrics import METRICS, SavedModel, load_rates, load_saved
 from speedyfeed.training.run_folder import RUN, RunFolder, open_run, start_run
 
 log = logging.getLogger(__name__)
@@ -49,7 +56,7 @@ class ValidationPoint:
 
     minutes: float
     """Training time until then, in minutes."""
-    clicks: int
+    clicks: float
     """Clicks learned from until then."""
     auc: float
 
@@ -63,8 +70,8 @@ class Trial:
     """Means over all impressions of the split; None where no impression has a value."""
     steps: int
     epochs: float
-    clicks: int
-    """Clicks learned from; a click counts once per epoch."""
+    clicks: float
+    """Clicks learned from, by their weight in the loss; a click counts once per epoch."""
     minutes: float
     """Training time in minutes, validations not counted."""
     cache_hit_rate: float | None
@@ -72,8 +79,10 @@ class Trial:
     precision: str
     curve: list[ValidationPoint]
     """Validations in order; empty if there were none."""
-    best_clicks: int
+    best_clicks: float
     """Clicks learned from when the evaluated model was saved; 0 if no validation beat the initial one."""
+    saved: str
+    """Evaluated model: initial or trained."""
 
 
 def run_trials(
@@ -115,6 +124,16 @@ def load_values(path: Path, metric: str) -> NDArray[np.float64]:
     return np.asarray(column.to_numpy(), np.float64)
 
 
+def load_users(path: Path) -> NDArray[np.int64]:
+    """Number of the user of every impression of an evaluated trial, in the order of the log."""
+    if USER not in pq.read_schema(path / VALUES).names:
+        raise InputError(
+            f"{path / VALUES}: has no column {USER}, as it was written by an earlier version; remove "
+            f"{path / TRIAL} and its run to train and evaluate it again"
+        )
+    return number_users(pq.read_table(path / VALUES, columns=[USER])[USER])
+
+
 def load_curve(run: Path) -> list[ValidationPoint]:
     """The validations of a run in order."""
     lines = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
@@ -135,7 +154,7 @@ def _open_run(path: Path, config: RunConfig, store: Store) -> RunFolder:
         return start_run(path, config, store)
     run = open_run(path)
     run.require_store(store)
-    if run.config != config:
+    if run.config != config.for_log(store.train, store.num_news):
         raise InputError(
             f"{path}: holds a run with other settings; give those, choose another folder, or remove this one"
         )
@@ -151,7 +170,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         with open_data(finished, store.path, report=report) as data:
             evaluated = evaluate_run(finished, data, exact=True, report=report)
             write_per_impression(run.path / VALUES, data, evaluated)
-    points = load_curve(run.path)
+    saved = load_saved(run.path) or SavedModel(clicks=outcome.progress.clicks)
     means = {name: found.mean for name, found in evaluated.overall.metrics.items()}
     trial = Trial(
         seed=run.config.train.seed,
@@ -162,8 +181,9 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
         minutes=outcome.progress.seconds / 60,
         cache_hit_rate=load_rates(run.path).get("cache_hit_rate"),
         precision=run.facts.precision.name if run.facts.precision else "",
-        curve=points,
-        best_clicks=max(points, key=lambda point: point.auc).clicks if points else outcome.progress.clicks,
+        curve=load_curve(run.path),
+        best_clicks=saved.clicks,
+        saved=saved.kind,
     )
     with new_file(run.path / TRIAL) as partial:
         write_json(partial, asdict(trial))

@@ -1,12 +1,15 @@
 """The variants of a sweep, by the names given on the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from speedyfeed.errors import InputError
-from speedyfeed.recipes import RECIPES, WORKFLOWS, in_workflow, recipe
+from speedyfeed.recipes import RECIPES, WORKFLOWS, recipe
 from speedyfeed.training.config import RunConfig
+
+MINILM_WIDTH = 384
+"""Width of the word pieces of MiniLM."""
 
 
 def named_variants(names: Sequence[str]) -> dict[str, RunConfig]:
@@ -15,21 +18,44 @@ def named_variants(names: Sequence[str]) -> dict[str, RunConfig]:
 
 
 def named_variant(name: str) -> RunConfig:
-    """A recipe (`nrms`), a recipe in a workflow (`nrms-conventional`), or Speed-Mini with another encoder.
+    """A recipe (`nrms`), a changed recipe (`nrms-minilm-conventional`), or Speed-Mini with another encoder.
 
-    An encoder is a folder, a Hub name (`ORG/NAME`) or a prefixed name (`half:minilm`).
+    `CHANGES` follow the name of the recipe. An encoder is a folder, a Hub name (`ORG/NAME`) or a prefixed name
+    (`half:minilm`).
     """
     if name in RECIPES:
         return recipe(name)
-    base, _, workflow = name.rpartition("-")
-    if base in RECIPES and workflow in WORKFLOWS:
-        return in_workflow(recipe(base), workflow)
+    base, _, change = name.rpartition("-")
+    if change in CHANGES and not is_encoder_name(name):
+        return CHANGES[change](named_variant(base))
     if not is_encoder_name(name):
         raise InputError(
-            f"no run {name!r}: choose {', '.join(RECIPES)}, one of these with -conventional or -fast, "
+            f"no run {name!r}: choose {', '.join(RECIPES)}, one of these with -{', -'.join(CHANGES)}, "
             "or an encoder's folder or Hub name"
         )
     return with_encoder(name)
+
+
+def frozen(run: RunConfig) -> RunConfig:
+    """The run with its language model frozen: the control that says what training it is worth."""
+    if run.recommender.uses_words:
+        raise InputError(f"-frozen: {run.news.encoder} has no language model to freeze; leave it out")
+    return replace(run, train=replace(run.train, encoder_lr=0.0))
+
+
+def from_minilm(run: RunConfig) -> RunConfig:
+    """The run with words that start from the word pieces of MiniLM, as wide as those."""
+    if not run.recommender.uses_words:
+        raise InputError(f"-minilm: {run.news.encoder} does not start from words; leave it out")
+    return replace(run, words=replace(run.words, vectors="minilm", width=MINILM_WIDTH))
+
+
+CHANGES: Mapping[str, Callable[[RunConfig], RunConfig]] = {
+    **WORKFLOWS,
+    "frozen": frozen,
+    "minilm": from_minilm,
+}
+"""Changes of a recipe by the words that follow its name."""
 
 
 def is_encoder_name(name: str) -> bool:

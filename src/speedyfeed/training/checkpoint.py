@@ -81,7 +81,7 @@ class Checkpointer:
             scaler=trainer.scaler,
             loader=loader,
             cache=trainer.cache,
-            oldest_row=progress.step - trainer.config.cache_in_use.gamma,
+            oldest_row=progress.step - trainer.config.cache_in_use.max_age,
             owed=owed,
             best=trainer.run.best.glob("step-*"),
         )

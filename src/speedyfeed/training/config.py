@@ -5,6 +5,8 @@ from typing import ClassVar, Literal
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
+from speedyfeed.batching.growth import growth_of
+from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
@@ -117,14 +119,11 @@ class LossConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def for_log(self, share_without_negatives: float, *, shares: bool) -> "LossConfig":
-        """Losses for a log in which this fraction of the clicks has no negatives of its own.
-
-        `shares` says whether the users of a batch share its articles, as the in-batch loss needs it.
-        """
-        if self.in_batch is not None:
-            return self
-        return replace(self, in_batch=share_without_negatives if shares else 0.0)
+    @property
+    def fallback_click_weight(self) -> float:
+        """Weight of a click with fallback negatives in both losses together; other clicks weigh 1."""
+        in_batch = self.in_batch or 0.0
+        return (1 - in_batch) * self.fallback_negatives_weight + in_batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,9 +146,21 @@ class RunConfig:
     @property
     def cache_in_use(self) -> CacheConfig:
         """Cache of the run: encoded texts of a frozen encoder never expire, and have no deferred gradients."""
-        if not self.is_frozen or not self.cache.gamma:
+        if not self.is_frozen or not self.cache.max_age:
             return self.cache
         return replace(self.cache, gamma=MANY, beta=MANY, draw="news", gradients=False)
+
+    def for_log(self, train: Timelines, num_news: int) -> "RunConfig":
+        """Settings of the run on a log with so many articles, where defaults grow with it: batches and gamma."""
+        growth = growth_of(train.count_clicks(num_news))
+        return replace(self, batch=self.batch.for_log(growth), cache=self.cache.for_log(growth))
+
+    def loss_on(self, train: Timelines) -> LossConfig:
+        """Losses on a log; by default the in-batch loss weighs as much as clicks without negatives are many."""
+        loss = self.loss if train.has_negatives else replace(self.loss, fallback_negatives_weight=1.0)
+        if loss.in_batch is None:
+            loss = replace(loss, in_batch=train.share_without_negatives if self.batch.shares else 0.0)
+        return loss
 
     @property
     def recommender(self) -> RecommenderConfig:

@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import NDArray
+
 from speedyfeed.batching.batches import Batch
 from speedyfeed.batching.loader import Loader, LoaderState
-from speedyfeed.data.store import Store
+from speedyfeed.data.store import Store, Timelines
 from speedyfeed.files import FolderLock
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.artifacts import best_name, write_model
 from speedyfeed.training.checkpoint import Checkpointer
+from speedyfeed.training.config import RunConfig
 from speedyfeed.training.disk import announce
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.metrics import Meter, MetricsFile
@@ -109,7 +113,7 @@ def _train(
                 trackers=trackers,
                 settings=plain_config(run.config),
             ) as metrics,
-            open_loader(trainer, state) as loader,
+            open_loader(run.config, store.train, trainer.news.lengths_M.numpy(), state) as loader,
         ):
             schedule = Schedule(run.config.train, progress, num_instances=loader.num_instances)
             validator = Validator(trainer, metrics)
@@ -165,8 +169,11 @@ def _learn(
         factor = schedule.lr_factor(batch)
         loss = trainer.step(batch, factor)
         seconds = trainer.group.broadcast(clock.lap())  # all ranks must agree on the time of the run
-        schedule.advance(batch, seconds=seconds)
-        recorder.add(batch, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction)
+        clicks = batch.weigh_clicks(trainer.loss.config.fallback_click_weight)
+        schedule.advance(batch, clicks=clicks, seconds=seconds)
+        recorder.add(
+            batch, clicks=clicks, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction
+        )
         is_stopped = trainer.group.any(stop.is_asked)
         recorder.write(schedule, trainer, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
@@ -243,11 +250,14 @@ class _Recorder:
         self._report = report
         self._group = group
         self._meter = Meter()
+        self._has_told = False
 
-    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float, fraction: float) -> None:
+    def add(
+        self, batch: Batch, *, clicks: float, loss: float, seconds: float, waited: float, fraction: float
+    ) -> None:
         """Count a step and show how far the run is."""
         traffic = self._group.take_traffic()
-        self._meter.add(batch, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
+        self._meter.add(batch, clicks=clicks, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
         self._report("train", min(1000, int(1000 * fraction)), 1000, self._meter.note())
 
     def write(self, schedule: Schedule, trainer: Trainer, *, lr_factor: float, is_last: bool) -> None:
@@ -255,6 +265,14 @@ class _Recorder:
         if self._meter.is_due(last=is_last):
             progress = schedule.progress
             values = self._meter.take() | {"epochs": progress.epochs, "lr_factor": lr_factor}
+            if values["max_clicks_share"] > 0.5 and not self._has_told and self._group.is_rank_0:
+                self._has_told = True
+                log.info(
+                    "most batches now end at --batch.max-clicks-per-batch %d, before --batch.token-budget %d; "
+                    "raise the first for larger batches",
+                    trainer.config.batch.clicks_per_batch,
+                    trainer.config.batch.tokens_per_batch,
+                )
             self.metrics.write(progress.step, values | trainer.owed_metrics() | trainer.drift.take())
 
 
@@ -271,17 +289,21 @@ def _note_start(trainer: Trainer, *, is_new: bool) -> None:
         group.on_rank_0(lambda: run.note(word_vectors=vectors))
 
 
-def open_loader(trainer: Trainer, state: LoaderState | None) -> Loader:
-    """Open a loader of the batches that a trainer learns from, from a state on or from the start."""
-    config = trainer.config
+def open_loader(
+    config: RunConfig, train: Timelines, lengths_V: NDArray[np.int64], state: LoaderState | None = None
+) -> Loader:
+    """Open a loader of the batches that a run learns from, from a state on or from the start.
+
+    `lengths_V` holds the number of tokens of every article. Clicks that weigh nothing get no negatives.
+    """
     return Loader(
-        trainer.store.train,
-        trainer.news.lengths_M.numpy(),
+        train,
+        lengths_V,
         config.batch,
         config.cache_in_use,
         seed=config.train.seed,
         epochs=config.train.epochs,
         accumulate=config.train.accumulate,
         state=state,
-        fallback_negatives=trainer.loss.uses_fallback_negatives,
+        fallback_negatives=config.loss_on(train).fallback_click_weight > 0,
     )

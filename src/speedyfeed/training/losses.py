@@ -46,8 +46,6 @@ class ClickLoss(nn.Module):
         self.config = config
         self.fallback_negatives_weight = fallback_negatives_weight
         self.in_batch = config.in_batch or 0.0
-        self.uses_fallback_negatives = fallback_negatives_weight > 0 or self.in_batch > 0
-        """Whether clicks without negatives of their own are learned from."""
         scale = torch.tensor(-math.log(config.temperature))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
         self.bias_V = nn.Parameter(torch.zeros(num_news + 1)) if config.article_bias else None

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -24,15 +25,18 @@ class Meter:
         self._since = perf_counter()
         self._reset()
 
-    def add(self, batch: Batch, *, loss: float, seconds: float, waited: float, traffic: Traffic) -> None:
-        """Add one step: its loss, its time, the part of it spent waiting for the batch, and its communication."""
+    def add(
+        self, batch: Batch, *, clicks: float, loss: float, seconds: float, waited: float, traffic: Traffic
+    ) -> None:
+        """Add one step: the clicks it learned, its loss, its time, the part spent waiting, its communication."""
         self._steps += 1
         self._loss += loss
         self._seconds += seconds
         self._waited += waited
         self._communicated += traffic.seconds
         self._bytes += traffic.num_bytes
-        self._clicks += batch.num_clicks
+        self._clicks += clicks
+        self._full += batch.is_full
         self._encoded += len(batch.encode_E)
         self._read += len(batch.cached_R)
         self._tokens += batch.num_tokens
@@ -53,6 +57,7 @@ class Meter:
             "cache_hit_rate": self._read / max(1, self._read + self._encoded),
             "data_efficiency": self._tokens / self._padded if self._padded else 1.0,
             "wait_share": self._waited / self._seconds,
+            "max_clicks_share": self._full / self._steps,
         }
         if self._bytes:
             values["communication_share"] = self._communicated / self._seconds
@@ -76,8 +81,8 @@ class Meter:
         )
 
     def _reset(self) -> None:
-        self._steps = self._clicks = self._encoded = self._read = self._tokens = self._padded = 0
-        self._loss = self._seconds = self._waited = self._communicated = self._bytes = 0.0
+        self._steps = self._full = self._encoded = self._read = self._tokens = self._padded = 0
+        self._clicks = self._loss = self._seconds = self._waited = self._communicated = self._bytes = 0.0
 
 
 class MetricsFile:
@@ -137,6 +142,33 @@ def load_rates(folder: Path) -> dict[str, float]:
     late = lines[len(lines) // 2 :]
     names = [name for name in lines[0] if all(name in line for line in late)] if lines else []
     return {name: sum(line[name] for line in late) / len(late) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedModel:
+    """Which model of a run was saved: the best by its validations."""
+
+    clicks: float
+    """Clicks learned from until then; 0 for the initial model."""
+
+    @property
+    def kind(self) -> str:
+        """One word for the saved model: initial or trained."""
+        return "trained" if self.clicks else "initial"
+
+    def __str__(self) -> str:
+        if not self.clicks:
+            return "the initial model"
+        return f"the model after {self.clicks:,.0f} clicks"
+
+
+def load_saved(folder: Path) -> SavedModel | None:
+    """Which model of a run was saved, as its metrics have it; None for a run without validations."""
+    points = [line for line in _values(folder / METRICS) if "validation_auc" in line]
+    if not points:
+        return None
+    best = max(points, key=lambda line: line["validation_auc"])  # the first of equals was saved
+    return SavedModel(clicks=best["clicks"])
 
 
 def load_history(folder: Path) -> list[dict[str, float]]:

@@ -66,7 +66,7 @@ class RunFacts:
     precision: PrecisionFact | None = None
     """Precision of training; None until the first step is prepared."""
     word_vectors: dict[str, int] = field(default_factory=dict)
-    """Counts of words in all and of words with a pretrained vector; empty without a GloVe file."""
+    """Counts of words in all and of words with a pretrained vector; empty where words start at random."""
     warm_start: str | None = None
     """Finished run whose weights this run begins with; None for a run from pretrained or random weights."""
     taken_over: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -139,6 +139,7 @@ def start_run(
 ) -> RunFolder:
     """Create a run folder; a folder that holds a run already is refused.
 
+    Settings whose default depends on the log are saved as they are for this one.
     `warm_start` is a finished run whose weights the new one begins with.
     """
     path = Path(path)
@@ -147,7 +148,7 @@ def start_run(
     if warm_start is not None:
         find_recommender(warm_start)
     facts = RunFacts(
-        config=config,
+        config=config.for_log(store.train, store.num_news),
         store=StoreReference(path=str(store.path.resolve()), fingerprint=fingerprint(store.path)),
         text=store.text_facts,
         warm_start=None if warm_start is None else str(_absolute(Path(warm_start))),
@@ -187,6 +188,7 @@ def is_run_of(path: Path, config: RunConfig, store: Store) -> bool:
     if not (path / RUN).exists():
         return False
     facts = open_run(path).facts
+    config = config.for_log(store.train, store.num_news)
     return plain_config(facts.config) == plain_config(config) and facts.store.fingerprint == fingerprint(
         store.path
     )

@@ -21,8 +21,8 @@ class Progress:
     """Number of batches trained on."""
     epochs: float = 0.0
     """Number of passes over the users, the current one in part."""
-    clicks: int = 0
-    """Number of clicks learned from."""
+    clicks: float = 0
+    """Number of clicks learned from, each by its weight in the loss."""
     seconds: float = 0.0
     """Seconds spent training."""
     best_auc: float = 0.0
@@ -53,14 +53,14 @@ class Schedule:
         epochs = (self.progress.epochs + self._epochs_after(batch)) / 2
         return lr_factor(self._fraction_at(epochs, batch.step + 0.5), self._config.warmup)
 
-    def advance(self, batch: Batch, *, seconds: float) -> None:
-        """Count a batch that was trained on for so many seconds."""
+    def advance(self, batch: Batch, *, clicks: float, seconds: float) -> None:
+        """Count a batch with the clicks learned from it, by their weight, and the seconds it took."""
         self._fraction_before = self.fraction
         self.progress = replace(
             self.progress,
             step=batch.step + 1,
             epochs=self._epochs_after(batch),
-            clicks=self.progress.clicks + batch.num_clicks,
+            clicks=self.progress.clicks + clicks,
             seconds=self.progress.seconds + seconds,
         )
         self.is_done = self._has_reached_limit()

@@ -68,9 +68,8 @@ class Trainer:
         self.model.news.packer = Articles(
             run.facts.text, document_frequencies=run.document_frequencies, encoder=str(tokenizer)
         )
-        fallback_negatives_weight = config.loss.fallback_negatives_weight if store.train.has_negatives else 1.0
-        loss = config.loss.for_log(store.train.share_without_negatives, shares=config.batch.shares)
-        self.loss = ClickLoss(loss, fallback_negatives_weight, num_news=store.num_news).to(self.device)
+        loss = config.loss_on(store.train)
+        self.loss = ClickLoss(loss, loss.fallback_negatives_weight, num_news=store.num_news).to(self.device)
         if not config.batch.first_click:
             _drop_start(self.model.user)
         self.optimizer = _build_optimizer(self.model, self.loss, config.train)
@@ -83,15 +82,15 @@ class Trainer:
                 dtype=cache.dtype,
                 zeros=group.shared_zeros,
             )
-            if cache.gamma
+            if cache.max_age
             else None
         )
         self.owed = (
             OwedGradients(num_news=store.num_news, width=self.model.news.width)
-            if cache.gamma and cache.gradients
+            if cache.max_age and cache.gradients
             else None
         )
-        self.drift = CacheDrift(gamma=cache.gamma)
+        self.drift = CacheDrift(gamma=cache.max_age)
         self.precision = self._choose_precision()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
@@ -183,7 +182,7 @@ class Trainer:
         self.flush(lr_factor)
         if self.owed is None:
             return
-        for number, ids_E in enumerate(self._within_budget(self.owed.owing(), self.config.batch.token_budget)):
+        for number, ids_E in enumerate(self._within_budget(self.owed.owing(), self.config.batch.tokens_per_batch)):
             self._start_step(step + number)
             self._waiting_weight = 1.0
             if self._deliver(self.owed, ids_E):
@@ -249,7 +248,7 @@ class Trainer:
         if self.cache is None or self.group.world == 1:
             return {}
         own = (
-            int(self.cache.checksum(step - self.config.cache_in_use.gamma)[:12], 16)
+            int(self.cache.checksum(step - self.config.cache_in_use.max_age)[:12], 16)
             if self.group.is_writer
             else -1
         )

@@ -19,8 +19,8 @@ class ValidationPoint:
     """AUC of the validation sample at one moment of a run."""
 
     auc: float
-    clicks: int
-    """Number of clicks learned from until then."""
+    clicks: float
+    """Number of clicks learned from until then, each by its weight in the loss."""
     seconds: float
     """Seconds of training until then."""
 
