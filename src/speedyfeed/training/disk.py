@@ -27,7 +27,8 @@ def estimate_bytes(trainer: Trainer) -> int:
     checkpoint = weights + MOMENTS * trained + cache + owed
     best = 0 if trainer.validation is None else 2 * weights
     initial = trained if trainer.interpolates else 0
-    catalogue = 4 * trainer.store.num_news * model.news.dim
+    bodies = trainer.store.bodies
+    catalogue = 4 * trainer.store.num_news * model.news.dim + (0 if bodies is None else bodies.stat().st_size)
     return initial + best + (config.train.max_checkpoints + 1) * checkpoint + weights + catalogue
 
 
