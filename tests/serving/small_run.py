@@ -75,6 +75,7 @@ def save_run(folder: Path, seed: int = 0, user: str = "attentive") -> Path:
     """Save a recommender as a run folder, and return the folder."""
     model = build_recommender(seed, user)
     assert model.catalogue is not None
+    folder.mkdir(parents=True, exist_ok=True)
     texts = pa.array([body_of(title) for title in model.catalogue.titles])
     write_bodies([pa.record_batch([texts], ["body"])], folder / "texts.parquet")
     model.catalogue = replace(model.catalogue, bodies=folder / "texts.parquet")

@@ -271,7 +271,7 @@ def test_two_runs_side_by_side(browser, service, another_run, tmp_path):
             lists = [page.texts(f".lists section:nth-child({number}) h3") for number in (1, 2)]
             assert [len(one) for one in lists] == [11, 11]
             assert lists[0] != lists[1]
-            assert "a reader of 1" in page.find("#said").text
+            assert "someone who read 1 story" in page.find("#said").text
             page.browser.get(address + "compare?other=third")
             page.wait(lambda: "No run “third”" in page.find("#problem").text)
     finally:

@@ -4,7 +4,7 @@ import { Unauthorized, curlOf, requests, send } from "./api.js";
 import { $, announce, copyButton, element, setTopics } from "./elements.js";
 import { drawNews, drawUser } from "./map.js";
 import { askToken, openPublishing, setUpPublishing } from "./publish.js";
-import { drawHistory, drawKeeping, feedbackFor, isShared, keepsClicks, linkTo, loadHistory, setUpKeeping, withClick } from "./reading.js";
+import { drawHistory, drawKeeping, feedbackFor, isShared, keepsClicks, linkTo, loadHistory, setUpKeeping, stories, withClick } from "./reading.js";
 import { drawStories, moveFocus, showStory, topOf } from "./stories.js";
 import { closeStory, openStory } from "./story.js";
 
@@ -231,7 +231,7 @@ async function start() {
     await loadAbout();
     state.history = await loadHistory();
     $("shared").hidden = !isShared;
-    $("shared-count").textContent = `${state.history.length} ${state.history.length === 1 ? "story" : "stories"}`;
+    $("shared-count").textContent = stories(state.history.length);
     drawNews((await send(requests.sample(900))).news);
     await refresh();
     if (location.hash.startsWith("#story/")) await route();

@@ -21,6 +21,8 @@ export async function loadHistory() {
   return linked.filter((id) => known.has(id)).map((id) => clickOf(known.get(id)));
 }
 
+export const stories = (number) => `${number} ${number === 1 ? "story" : "stories"}`;
+
 export const clickOf = ({ news_id, title, category }) => ({ news_id, title, category });
 
 export const withClick = (history, news) => [...history.filter((one) => one.news_id !== news.news_id), clickOf(news)].slice(-LONGEST);
@@ -43,7 +45,7 @@ export function drawHistory(history, change) {
   $("unread").hidden = !none;
   $("reading-tools").hidden = none;
   $("count").textContent = none ? "" : ` (${history.length})`;
-  $("reading-title").textContent = none ? "You read" : `You read ${history.length} ${history.length === 1 ? "story" : "stories"}`;
+  $("reading-title").textContent = none ? "You read" : `You read ${stories(history.length)}`;
   $("link-copy").replaceChildren(copyButton("Copy link", () => linkTo(history)));
 }
 
