@@ -42,6 +42,14 @@ def test_own_user_encoder(mind_logs, tiny_encoder, tmp_path):
     assert "AUC" in run_example("own_user_encoder.py", *words)
 
 
+@pytest.mark.slow
+def test_closed_loop(tiny_encoder, tmp_path):
+    told = run_example("closed_loop.py", tmp_path, "--encoder", tiny_encoder).splitlines()
+    assert [line.partition(":")[0] for line in told] == ["before", "after"]
+    before, after = (int(line.split()[1]) for line in told)
+    assert after > before  # readers of travel opened sports
+
+
 def test_own_reader(tmp_path):
     for split in ("train", "dev"):
         folder = tmp_path / "logs" / split

@@ -6,6 +6,8 @@ import pytest
 
 from speedyfeed.cli import demo
 from speedyfeed.cli.main import main
+from speedyfeed.data.bodies import BODIES, Bodies
+from speedyfeed.data.store import open_store
 from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import SynthConfig
 
@@ -38,6 +40,9 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
     ):
         assert part in said
     assert len(said.split("is recommended\n")[1].split("\n\n")[0].splitlines()) == 5
+    bodies = Bodies(tmp_path / "demo" / "run" / "model" / BODIES)  # to be read on the page
+    assert len(bodies) == open_store(tmp_path / "demo" / "store").num_news
+    assert all(len(bodies[row].split()) > 20 for row in range(len(bodies)))
     main(words)  # trained already: shown again
     assert capsys.readouterr().out.splitlines()[-8:] == said.splitlines()[-8:]
     with pytest.raises(SystemExit) as stop:

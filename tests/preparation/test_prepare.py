@@ -36,6 +36,7 @@ def test_a_log_becomes_a_store(mind_logs, tmp_path):
     assert store.load_titles()["news_id"].to_pylist() == ["N1", "N2", "N3", "N4", "N5"]
     assert len(store.load_abstracts()) == 5
     assert any(store.load_abstracts())
+    assert store.bodies is None  # MIND has none
 
     words = load_tokenizer("minilm").convert_ids_to_tokens
     news = store.news

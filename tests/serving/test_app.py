@@ -10,8 +10,10 @@ from fastapi.testclient import TestClient
 
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.app import MAX_PENDING_WRITES, build_app
+from speedyfeed.serving.journal import News
 from speedyfeed.serving.middleware import Limits, WriteAccess, is_loopback
 from speedyfeed.serving.service import Service
+from tests.serving.small_run import body_of
 
 TOKEN = "a token nobody guesses"
 JSON = "application/json"
@@ -85,8 +87,32 @@ def test_an_article_is_added_found_and_removed(client):
     assert client.post("/v1/recommend", json={"history": ["cup"]}).json()["unknown"] == ["cup"]
 
 
-def test_abstracts_of_the_run_are_served(client):
-    assert client.get("/v1/news/N5").json()["abstract"] == "More about: Markets fall again"
+def test_texts_and_ages_of_the_run_are_served(client):
+    story = client.get("/v1/news/N5").json()
+    assert story["abstract"] == "More about: Markets fall again"
+    assert story["body"] == body_of("Markets fall again")
+    assert story["published"] == "2020-05-01T04:00:00Z"
+    assert len(story["sketch"]) == 8
+    assert all(-1 <= number <= 1 for number in story["sketch"])
+    assert client.get("/v1/news/N1").json()["published"] is None
+
+
+def test_another_run_is_served_beside_the_first(service, another_run, tmp_path):
+    other = Service(another_run, tmp_path)
+    other.open()
+    strange = "a/b%2Fc"
+    other.add([News(news_id=strange, title="Found beside")])
+    with client_of(service, others={"second": other}) as client:
+        abouts = [client.get(f"{path}/v1/about").json() for path in ("", "/runs/second")]
+        assert [about["model"] for about in abouts] == [service.feed.fingerprint, other.feed.fingerprint]
+        assert [about["others"] for about in abouts] == [["second"], []]
+        found = client.get(f"/runs/second/v1/news/{quote(strange, safe='')}")
+        assert found.json()["title"] == "Found beside"
+        assert client.get(f"/v1/news/{quote(strange, safe='')}").status_code == 404
+        headers = client.get("/runs/second/").headers
+        assert headers.get_list("content-security-policy") == headers.get_list("content-security-policy")[:1]
+        assert client.get("/runs/third/v1/about").status_code == 404
+    other.close()
 
 
 def test_about_map_and_state(client):

@@ -90,7 +90,7 @@ def test_candidates_exclusions_and_filters(feed):
     assert ids(feed.recommend(Query(candidates=[]))) == []
     assert "N5" not in ids(feed.recommend(Query(exclude=["N5"], k=12)))
     assert {one.news.category for one in feed.recommend(Query(categories=["money"], k=12)).ranked} == {"money"}
-    assert ids(feed.recommend(Query(max_age_seconds=60))) == []  # the age of the articles of a run is unknown
+    assert ids(feed.recommend(Query(max_age_seconds=60))) == []  # they were first shown in 2020
     assert ids(feed.recommend(Query(rerank=RerankConfig(popularity=1, diversity=0), k=2))) == ["N12", "N11"]
 
 

@@ -1,71 +1,25 @@
-"""The page in a real browser: clicks, reasons, publishing, errors, keyboard, phone; no other host is contacted."""
+"""The page in a real browser: the feed, one story, publishing, errors, keyboard; no other host is contacted."""
 
 import json
-import os
-import shutil
-import threading
-import time
-from contextlib import contextmanager
+import shlex
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
-from selenium import webdriver
-from selenium.webdriver import ActionChains
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 
-from speedyfeed.serving.app import build_app
 from speedyfeed.serving.journal import News
-from speedyfeed.serving.middleware import WriteAccess
 from speedyfeed.serving.query import Query
 from speedyfeed.serving.routes.page import PAGE
 from speedyfeed.serving.service import Service
-
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-SWITCHES = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1360,1000 "
-    "--force-prefers-reduced-motion"  # a story on its way to a new place cannot be clicked
-)
-PATIENCE = 120  # a busy machine is no failure
+from tests.serving.browser import Page, served, start_browser
+from tests.serving.small_run import body_of
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if not (BROWSER and DRIVER):
-        assert not os.environ.get("CI"), "chromium and chromedriver are needed to test the page"
-        pytest.skip("the page is tested in chromium: install chromium and chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for switch in SWITCHES.split():
-        options.add_argument(switch)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    browser = start_browser(tmp_path_factory.mktemp("browser"))
     yield browser
     browser.quit()
-
-
-@contextmanager
-def served(service, token=None):
-    """Run the service, and yield its address."""
-    app = build_app(service, WriteAccess(token, "127.0.0.1"))
-    server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + PATIENCE
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture
@@ -82,85 +36,108 @@ def page(browser, service):
         yield Page(browser, address)
 
 
-class Page:
-    """The page as a user sees and operates it."""
-
-    def __init__(self, browser, address):
-        self.browser = browser
-        self.address = address
-        browser.get(address)
-        self.wait(lambda: self.titles())
-
-    def wait(self, happened):
-        return WebDriverWait(self.browser, PATIENCE, 0.05).until(lambda _: happened())
-
-    def find(self, selector):
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def texts(self, selector):
-        """Texts of all matching elements, read by one script so that nothing is redrawn in between."""
-        script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)"
-        return self.browser.execute_script(script, selector)
-
-    def titles(self):
-        return self.texts(".story h3 button")
-
-    def read(self, number):
-        """Open a story, wait until it has left the feed, and return its title."""
-        title = self.titles()[number]
-        self.find(f".story:nth-child({number + 1}) h3 button").click()
-        self.wait(lambda: title not in self.titles())
-        return title
-
-    def press(self, *keys):
-        """Press keys where the focus is."""
-        ActionChains(self.browser).send_keys(*keys).perform()
-
-    def problem(self):
-        box = self.find("#problem")
-        return box.text if box.is_displayed() else ""
-
-
-def test_a_click_reranks_the_feed_and_every_story_says_why(page):
+def test_reading_reranks_the_feed_and_every_story_says_why(page):
     before = page.titles()
     assert len(before) == 12
     title = page.read(3)
     after = page.titles()
-    assert after != [one for one in before if one != title]
-    assert page.texts("#history li span") == [title]
-    reasons = page.texts(".why em")
+    assert after[3] == title  # where it was, so that the eye finds its place
+    assert after != before
+    assert page.history() == [title]
+    reasons = page.texts(".story .why em")
     assert reasons
     assert set(reasons) == {title}
-    assert all("% alike" in text and "% of your taste" in text for text in page.texts(".summary"))
-    assert page.find("#map .user").get_attribute("visibility") == "visible"
-    assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .click")) == 1
-    assert len(page.browser.find_elements(By.CSS_SELECTOR, "#map .news")) == 12
+    assert all("% alike" in text and "% of your taste" in text for text in page.texts(".story .summary"))
+    page.find("#varied").click()
+    page.wait(lambda: title not in page.titles())  # a new list has no place for what was read
+
+
+def test_a_story_opens_with_all_there_is_to_it(page):
+    first = page.read(5)
+    title = page.open(1)
+    assert page.texts("#story-text .standfirst") == [f"More about: {title}"]
+    paragraphs = page.texts("#story-text .body")
+    assert len(paragraphs) == 2
+    assert " ".join(paragraphs) == body_of(title)
+    assert page.texts("#story-text .topic")[0] in ("sport", "money", "science")
+    assert page.texts("#story-text .age") in (["May 1, 2020"], [])  # of one article it is not known
+    assert "It is number 2 in your feed" in page.find("#story-why").text
+    assert set(page.texts("#story-why em")) <= {first}
+    assert len(page.texts("#similar a")) == 4
+    assert title not in page.texts("#similar a")
+    similar = page.texts("#similar a")[0]
+    page.find("#similar a").click()
+    page.wait(lambda: page.texts("#story-title") == [similar])
+    page.wait(lambda: page.history()[:1] == [similar])
+    assert len(page.history()) == 3
+    page.browser.back()
+    page.wait(lambda: page.texts("#story-title") == [title])
+
+
+def test_back_returns_to_the_same_place(page, service):
+    service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(40)])
+    page.visit("")
+    title = page.titles()[15]
+    page.run("document.querySelectorAll('.story')[15].scrollIntoView({ block: 'center' })")
+    before = page.top(title)
+    assert before > 100
+    for leave in (page.back, page.browser.back, lambda: page.press(Keys.ESCAPE)):
+        assert page.open(15) == title
+        leave()
+        page.wait(lambda: page.find("#feed").is_displayed())
+        assert page.top(title) == pytest.approx(before, abs=2)
+        assert page.focused().text == title
+        assert page.titles()[15] == title
+
+
+def test_a_story_has_an_address_of_its_own(page):
+    page.browser.get("about:blank")
+    page.visit("#story/N7")
+    page.wait(lambda: page.texts("#story-title") == ["Shares of the bank recover"])
+    page.wait(lambda: page.history() == ["Shares of the bank recover"])
+    page.back()
+    assert page.find("#feed").is_displayed()
 
 
 def test_undo_forget_and_a_visit_later(page):
     fresh = page.titles()
-    first, second = page.read(0), page.read(0)
+    first, second = page.read(0), page.read(1)
     page.browser.refresh()
     page.wait(lambda: len(page.titles()) == 10)
-    assert page.texts("#history li span") == [second, first]
+    assert page.history() == [second, first]
+    assert page.texts("#reading-title") == ["You read 2 stories"]
     page.find("#undo").click()
-    page.wait(lambda: page.texts("#history li span") == [first])
+    page.wait(lambda: page.history() == [first])
     page.find("#forget").click()
     page.wait(lambda: page.titles() == fresh)
     assert page.find("#welcome").is_displayed()
 
 
-def test_a_pasted_headline_joins_the_feed(page, service):
+def test_a_link_carries_a_history_and_leaves_the_own_one_alone(page):
+    own = page.read(0)
+    link = page.copied("#link-copy button")
+    assert link.startswith(page.address + "?history=N")
+    page.visit("?history=N9&history=nowhere&history=N2")
+    assert page.history() == ["Cup final moved to Sunday", "Probe lands on the moon"]
+    assert "shared list of 2 stories" in page.find("#shared").text
+    page.find("#shared a").click()
+    page.wait(lambda: page.history() == [own])
+    assert not page.find("#shared").is_displayed()
+
+
+def test_publishing_is_answered_in_the_same_place(page, service):
     page.read(0)
-    page.find("#headline").send_keys("Cup comes <b>home</b> at last")
-    page.find("#add button").click()
+    page.publish("Cup comes <b>home</b> at last")
     page.wait(lambda: "Published." in page.find("#published").text)
     assert "in your feed" in page.find("#published").text
-    assert "Cup comes <b>home</b> at last" in page.titles()  # as text, never as markup
-    assert page.texts(".just-in h3 button") == ["Cup comes <b>home</b> at last"]
     assert len(page.texts("#published li")) == 3
-    page.find("#published .link").click()
-    assert page.browser.switch_to.active_element.text == "Cup comes <b>home</b> at last"
+    box = page.find("#published").rect
+    assert 0 < box["y"] < box["y"] + box["height"] < page.run("return innerHeight")
+    assert page.focused().text == "Show it"
+    page.press(Keys.ENTER)
+    page.wait(lambda: page.focused().text == "Cup comes <b>home</b> at last")  # as text, never as markup
+    assert page.texts(".just-in h3 a") == ["Cup comes <b>home</b> at last"]
+    assert "just now" in page.texts(".just-in .age")[0] or "minute" in page.texts(".just-in .age")[0]
     assert len(service.feed.catalogue) == 13
 
 
@@ -177,53 +154,17 @@ def _low_title(service):
 
 def test_a_headline_far_down_is_fetched_to_be_seen(page, service):
     service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(40)])
-    page.find("#headline").send_keys(_low_title(service))
-    page.find("#add button").click()
+    page.publish(_low_title(service))
     page.wait(lambda: "Published." in page.find("#published").text)
-    assert len(page.texts(".just-in")) == 1
+    page.press(Keys.ENTER)
+    page.wait(lambda: len(page.texts(".just-in")) == 1)
     assert len(page.titles()) > 21
-
-
-def test_topics_filter_and_popularity_mixes_in(page):
-    page.find("#topics li:nth-child(3) button").click()
-    page.wait(lambda: len(page.titles()) == 4)
-    assert len(set(page.texts(".kicker"))) == 1
-    page.find("#topics li:first-child button").click()
-    page.wait(lambda: len(page.titles()) == 12)
-    page.find("#varied").click()
-    page.find("#popularity").send_keys(Keys.END)
-    page.wait(
-        lambda: page.titles()[:2] == ["Deep sea mapped", "New telescope sees far"]
-    )  # N12 and N11, most clicked
-
-
-def test_an_error_is_shown_and_can_be_tried_again(page, service, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("out of order")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(service.feed, "recommend", fail)
-        page.find(".story h3 button").click()
-        page.wait(page.problem)
-        assert "Something went wrong here" in page.problem()
-        assert "out of order" not in page.problem()
-    page.find("#problem button").click()
-    page.wait(lambda: not page.problem() and len(page.titles()) == 11)
-
-
-def test_a_service_that_does_not_answer_is_reported(browser, service):
-    with served(service) as address:
-        page = Page(browser, address)
-    page.find(".story h3 button").click()
-    page.wait(page.problem)
-    assert "does not answer" in page.problem()
 
 
 def test_publishing_asks_for_the_token_until_it_is_right(browser, service):
     with served(service, token="right") as address:
         page = Page(browser, address)
-        page.find("#headline").send_keys("Nobody may say this yet")
-        page.find("#add button").click()
+        page.publish("Nobody may say this yet")
         for token in ("wrong", "right"):
             page.wait(lambda: page.find("#token").is_displayed() and not page.find("#token").get_property("value"))
             page.find("#token").send_keys(token)
@@ -232,47 +173,115 @@ def test_publishing_asks_for_the_token_until_it_is_right(browser, service):
     assert len(service.feed.catalogue) == 13
 
 
-def test_everything_by_keyboard(page):
-    page.press("j", "j")
-    title = page.titles()[1]
-    assert page.browser.switch_to.active_element.text == title
-    page.press(Keys.ENTER)
-    page.wait(lambda: page.texts("#history li span") == [title])
-    page.wait(lambda: title not in page.titles())
-    assert page.browser.switch_to.active_element.text in page.titles()  # the focus is not lost
-    page.press("u")
-    page.wait(lambda: title in page.titles())
-    page.press("?")
-    page.wait(lambda: page.find("#keys").is_displayed())
-    page.press(Keys.ESCAPE)
-    page.wait(lambda: not page.find("#keys").is_displayed())
-    page.press("n")
-    assert page.browser.switch_to.active_element.get_attribute("id") == "headline"
+def test_topics_popularity_and_freshness_change_the_list(page):
+    page.find("#topics li:nth-child(3) button").click()
+    page.wait(lambda: len(page.titles()) == 4)
+    assert len(set(page.texts(".story .topic"))) == 1
+    page.find("#topics li:first-child button").click()
+    page.wait(lambda: len(page.titles()) == 12)
+    page.find("#varied").click()
+    page.find("#popularity").send_keys(Keys.END)
+    page.wait(lambda: page.titles()[:2] == ["Deep sea mapped", "New telescope sees far"])  # most clicked
+    page.find("#popularity").send_keys(Keys.HOME)
+    page.find("#freshness").send_keys(Keys.END)
+    page.wait(lambda: page.titles()[0] == "Deep sea mapped")  # shown first an hour after the next
 
 
-def test_light_and_dark(page):
-    colour = "return getComputedStyle(document.body).backgroundColor"
-    before = page.browser.execute_script(colour)
-    page.find("#theme").click()
-    after = page.browser.execute_script(colour)
-    assert before != after
-    page.browser.refresh()
-    page.wait(page.titles)
-    assert page.browser.execute_script(colour) == after
+def test_clicks_are_kept_for_training_only_when_asked(page, service):
+    page.read(0)
+    assert service.export_feedback().impressions == 0
+    page.find("#keep").click()
+    shown = page.titles()
+    title = page.open(2)
+    page.wait(lambda: service.export_feedback().impressions == 1)
+    ((_, feedback),) = list(service._read_feedback())
+    titles = {one.news_id: one.title for one in service.feed.all_news()}
+    done = {titles[news_id]: action for news_id, action in feedback.actions.items()}
+    assert done == {shown[1]: "skip", title: "click"}  # shown[0] is the story read before, not one of the list
 
 
-def test_a_phone_needs_no_sideways_scrolling(page):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+def test_the_editor_promotes_and_holds_back_a_story(page, service):
+    page.open(4)
+    page.find("#editor-actions button").click()
+    page.wait(lambda: "The editor promotes this story" in page.find("#story-why").text)
+    assert [rule.kind for rule in service.rules().all] == ["boost"]
+    page.find("#editor-actions button").click()
+    page.wait(lambda: not service.rules().all)
+
+
+def test_every_action_is_copied_as_a_command_that_works(page, service):
+    page.open(0)
+    buttons = {
+        "#feed-copy button": "/v1/recommend",
+        "#why-copy button": "/v1/why?news=",
+        "#similar-copy button": "/similar?k=4",
+        "#editor-actions .copy": "/v1/rules",
+        "#keep-copy button": "/v1/feedback",
+        "#publish-copy button": "/v1/news",
+    }
+    for selector, path in buttons.items():
+        curl, *words = shlex.split(page.copied(selector))
+        assert (curl, words[0]) == ("curl", "-s")
+        assert words[1].startswith(page.address)
+        assert path in words[1]
+        if "-d" in words:
+            assert json.loads(words[words.index("-d") + 1])
+    page.find("#back").click()
+    page.publish("It's a quote")
+    page.wait(lambda: page.find("#published").is_displayed())
+    page.run("document.getElementById('headline').value = \"It's one\"")
+    words = shlex.split(page.copied("#publish-copy button"))
+    assert json.loads(words[-1])["news"][0]["title"] == "It's one"
+    assert "authorization: Bearer $SPEEDYFEED_TOKEN" in words  # by name: no secret is copied
+
+
+def test_an_error_is_shown_and_can_be_tried_again(page, service, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of order")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service.feed, "why", fail)
+        page.find(".story h3 a").click()
+        page.wait(page.problem)
+        assert "Something went wrong here" in page.problem()
+        assert "out of order" not in page.problem()
+    page.find("#problem button").click()
+    page.wait(lambda: not page.problem() and len(page.history()) == 1)
+
+
+def test_a_service_that_does_not_answer_is_reported(browser, service):
+    with served(service) as address:
+        page = Page(browser, address)
+    page.find(".story h3 a").click()
+    page.wait(page.problem)
+    assert "does not answer" in page.problem()
+
+
+def test_two_runs_side_by_side(browser, service, another_run, tmp_path):
+    other = Service(another_run, tmp_path / "other")
+    other.open()
     try:
-        page.browser.refresh()
-        page.wait(page.titles)
-        page.read(1)
-        width = "return document.documentElement.scrollWidth"
-        assert page.browser.execute_script(width) == 360
-        assert page.find(".tabs").is_displayed()
+        with served(service, others={"second": other}) as address:
+            page = Page(browser, address)
+            page.read(0)
+            page.find("#compare").click()
+            page.wait(lambda: page.count(".lists section") == 2)
+            assert page.texts(".lists h2") == ["this run", "second"]
+            assert page.texts(".lists code") == [service.feed.fingerprint, other.feed.fingerprint]
+            lists = [page.texts(f".lists section:nth-child({number}) h3") for number in (1, 2)]
+            assert [len(one) for one in lists] == [11, 11]
+            assert lists[0] != lists[1]
+            assert "someone who read 1 story" in page.find("#said").text
+            page.browser.get(address + "compare?other=third")
+            page.wait(lambda: "No run “third”" in page.find("#problem").text)
     finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        other.close()
+
+
+def test_one_run_has_nothing_to_compare_with(page):
+    assert not page.find("#compare").is_displayed()
+    page.browser.get(page.address + "compare?other=x")
+    page.wait(lambda: "Only one run is served here" in page.find("#problem").text)
 
 
 def test_no_other_host_is_contacted_and_the_console_stays_empty(page):
@@ -280,8 +289,7 @@ def test_no_other_host_is_contacted_and_the_console_stays_empty(page):
     page.browser.get_log("performance")
     page.browser.get(page.address + "docs.html")
     page.wait(lambda: len(page.texts(".route")) > 10)
-    page.browser.get(page.address)
-    page.wait(page.titles)
+    page.visit("")
     page.read(0)
     urls = [entry for line in page.browser.get_log("performance") for entry in _urls(line["message"])]
     assert len(urls) > 10

@@ -34,6 +34,8 @@ BASELINE = "naml"
 """Recipe that the trained model is compared with."""
 VALIDATIONS = 1
 """Number of validations of each run: one, at its end."""
+MODEL_READS = ("title", "abstract")
+"""Fields the demo trains on; bodies are there to be read on the page."""
 SHOWN = 5
 """Number of recommendations, and of clicks of a history, to print."""
 
@@ -55,11 +57,11 @@ def run(arguments: Arguments) -> None:
     if (logs / "newsroom.json").exists():
         shutil.rmtree(logs)  # of an earlier demo, and generated again the same
     with progress_bars() as report:
-        newsroom = synthesize(logs, SynthConfig(), report)
+        newsroom = synthesize(logs, dataclasses.replace(SynthConfig(), format="parquet"), report)
     print(f"A synthetic newsroom in {logs}")
     print_newsroom(newsroom)
     with progress_bars() as report:
-        store = prepare(logs, store_path, PrepareConfig(), report=report).store
+        store = prepare(logs, store_path, PrepareConfig(fields=MODEL_READS), report=report).store
     print(f"\nPrepared for training in {store_path}")
     print_summary(store)
 

@@ -9,6 +9,7 @@ Example: speedyfeed serve runs/first --port 8000
 
 import logging
 import os
+import re
 import shutil
 import sys
 import threading
@@ -22,6 +23,8 @@ from speedyfeed.errors import InputError, command
 
 log = logging.getLogger(__name__)
 
+NAME = re.compile(r"[\w.-]+", re.ASCII)
+"""Names of runs that can be part of an address."""
 SWITCH_SECONDS = 5e-4
 """Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
 
@@ -36,6 +39,8 @@ class Arguments:
     """TCP port to listen on, 1 to 65535; 0 takes any free one and prints it."""
     data: Path | None = None
     """Folder that stores added and removed articles, by default RUN.feed; one process at a time can use it."""
+    other: tuple[Path, ...] = field(default=())
+    """Finished runs to serve beside RUN, below /runs/NAME; /compare?other=NAME shows two feeds side by side."""
     precision: str = "auto"
     """Precision for encoding new texts: fp32, bf16, or auto, which measures both and takes the faster one."""
     allow_origins: tuple[str, ...] = field(default=())
@@ -55,25 +60,35 @@ def run(arguments: Arguments) -> None:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
     if not 0 <= arguments.port < 1 << 16:
         raise InputError(f"port {arguments.port}: expected 0 to 65535")
-    if not arguments.run.is_dir():
-        raise InputError(
-            f"{arguments.run}: no such folder; train a run with: {command('train', 'STORE', arguments.run)}"
-        )
-    if not (arguments.run / "model" / CONFIG).exists() and not (arguments.run / CONFIG).exists():
-        raise InputError(f"{arguments.run}: holds no recommender ({CONFIG}); give a finished run")
+    for run in (arguments.run, *arguments.other):
+        if not run.is_dir():
+            raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")
+        if not (run / "model" / CONFIG).exists() and not (run / CONFIG).exists():
+            raise InputError(f"{run}: holds no recommender ({CONFIG}); give a finished run")
+    names = [other.absolute().name for other in arguments.other]
+    for name in names:
+        if names.count(name) > 1 or not NAME.fullmatch(name):
+            raise InputError(
+                f"--other {name}: found a name that cannot be part of an address, or twice; expected folders with "
+                "different names of letters, digits, - and _; rename it, or link to it"
+            )
     listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
     port = listeners[0].getsockname()[1]
     folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link
-    data = arguments.data or folder.with_name(f"{folder.name}.feed")
+    data = arguments.data or _data_beside(folder)
     is_new = not data.exists()
     service = Service(folder, data, precision=arguments.precision)
+    others = {
+        other.absolute().name: Service(other.absolute(), _data_beside(other), precision=arguments.precision)
+        for other in arguments.other
+    }
     write_access = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
     sys.setswitchinterval(SWITCH_SECONDS)
     limits = Limits()
     allow_files(2 * limits.max_connections)
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(service, write_access, limits=limits, allow_origins=arguments.allow_origins),
+            build_app(service, write_access, limits=limits, allow_origins=arguments.allow_origins, others=others),
             http=connection_class(limits),
             ws="none",
             log_level="error",  # its warnings tell of clients' mistakes, one line for each
@@ -89,6 +104,11 @@ def run(arguments: Arguments) -> None:
         try:
             opened = service.open()
             log.info("%d articles, model %s, loaded in %.1f s", opened.news, opened.model, opened.seconds)
+            for name, other in others.items():
+                opened = other.open()
+                log.info(
+                    "%s: %d articles, model %s, loaded in %.1f s", name, opened.news, opened.model, opened.seconds
+                )
             log.info("serving at http://%s:%d/   stop with Ctrl-C", _browser_host(arguments.host), port)
         except Exception as error:
             failures.append(error)
@@ -102,11 +122,18 @@ def run(arguments: Arguments) -> None:
         server.run(sockets=listeners)
     finally:
         opening.join()
-        service.close()
+        for one in (service, *others.values()):
+            one.close()
     if failures:
         if is_new:  # nothing can have been written before the run was loaded
             shutil.rmtree(data, ignore_errors=True)
         raise failures[0]
+
+
+def _data_beside(run: Path) -> Path:
+    """Folder of what is added to a run, beside the run or the link to it."""
+    folder = run.absolute()
+    return folder.with_name(f"{folder.name}.feed")
 
 
 def _browser_host(host: str) -> str:

@@ -1,7 +1,8 @@
 """Prepared data on disk, opened but not loaded.
 
     manifest.json                 settings, checksums of the inputs, counts, size and checksum of every file
-    news.parquet                  news_id, category, subcategory, title, abstract; articles of train first
+    news.parquet                  news_id, category, subcategory, title, abstract, first_shown; train's first
+    bodies.parquet                full text of every article, to be shown (only where the log has any)
     document_frequencies.parquet  word, num_news: in how many train articles a word occurs (only when refined)
     news/                         tokens (ragged by segment), frequencies, fields, segments.offsets (by article)
     word_tokens/                  the same with words as tokens, and their tokenizer (only in a store to train on)
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from speedyfeed.checksums import damaged, sha256
+from speedyfeed.data.bodies import BODIES
 from speedyfeed.data.manifest import Manifest, TextFacts, read_manifest
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, open_array, open_ragged
@@ -183,6 +185,19 @@ class Store:
             return None
         abstracts: list[str] = pq.read_table(file, columns=["abstract"])["abstract"].to_pylist()
         return abstracts
+
+    def load_first_shown(self) -> list[float | None] | None:
+        """When the log first showed articles 1, 2, ..., in seconds since 1970; None where it has no times."""
+        file = self.path / "news.parquet"
+        if "first_shown" not in pq.read_schema(file).names:
+            return None
+        times: list[float | None] = pq.read_table(file, columns=["first_shown"])["first_shown"].to_pylist()
+        return times
+
+    @property
+    def bodies(self) -> Path | None:
+        """File of the full texts, for `open_bodies`; None where the log has none."""
+        return self.path / BODIES if BODIES in self.manifest.files else None
 
     def load_users(self) -> pa.Table:
         """(user_id) of each row of the train timelines."""

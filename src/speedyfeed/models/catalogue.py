@@ -1,5 +1,6 @@
 """The articles that a recommender can recommend: their ids, titles and embeddings."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from speedyfeed.data.bodies import BODIES
 from speedyfeed.errors import InputError
 from speedyfeed.models.packed import PackedNews
 
@@ -37,6 +39,10 @@ class Catalogue:
     """Whether the biases are part of every score, as after training on a log without impressions."""
     abstracts: Sequence[str] | None = None
     """Summaries to show beside the titles; None where the store holds none."""
+    published: Sequence[float | None] | None = None
+    """When the log first showed each article, in seconds since 1970; None where that is unknown."""
+    bodies: Path | None = None
+    """File of the full texts (`speedyfeed.data.bodies`); None where there are none."""
     texts: PackedNews | None = None
     """Tokens of the articles, for user-dependent encoders, which encode them for each user."""
 
@@ -72,8 +78,8 @@ class Catalogue:
         return np.asarray(biases, np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write `news.parquet` and `news.safetensors` into an existing folder."""
-        columns: dict[str, Sequence[object]] = {
+        """Write `news.parquet`, `news.safetensors` and full texts, if there are any, into an existing folder."""
+        columns: dict[str, Any] = {
             "news_id": self.news_ids,
             "title": self.titles,
             "category": self.categories,
@@ -84,8 +90,12 @@ class Catalogue:
             columns["bias"] = self.biases
         if self.abstracts is not None:
             columns["abstract"] = self.abstracts
+        if self.published is not None:
+            columns["published"] = pa.array(self.published, pa.float64())
         facts = {ADDS_BIASES: "true"} if self.adds_biases else None
         pq.write_table(pa.table(columns).replace_schema_metadata(facts), folder / "news.parquet")
+        if self.bodies is not None and self.bodies.resolve() != (folder / BODIES).resolve():
+            shutil.copyfile(self.bodies, folder / BODIES)
         texts = {f"texts.{name}": column for name, column in _columns(self.texts).items()}
         save_file({"embeddings": self.embeddings_VD.contiguous(), **texts}, folder / "news.safetensors")
 
@@ -106,6 +116,8 @@ def load_catalogue(folder: Path) -> Catalogue:
         biases=table["bias"].to_pylist() if "bias" in table.column_names else None,
         adds_biases=ADDS_BIASES.encode() in (table.schema.metadata or {}),
         abstracts=table["abstract"].to_pylist() if "abstract" in table.column_names else None,
+        published=table["published"].to_pylist() if "published" in table.column_names else None,
+        bodies=folder / BODIES if (folder / BODIES).exists() else None,
         texts=_texts({name.removeprefix("texts."): column for name, column in tensors.items()}),
     )
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ibis import _
 
 from speedyfeed.checksums import sha256
+from speedyfeed.data.bodies import BODIES, write_bodies
 from speedyfeed.data.manifest import (
     MANIFEST,
     Manifest,
@@ -46,6 +47,9 @@ from speedyfeed.progress import Report, silent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+BODIES_AT_ONCE = 4096
+"""Full texts in memory while they are copied into a store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,8 +216,17 @@ def _build(
     num_train = int(totals["train"][0].as_py())
     numbered = news.drop("news_id").join(numbers, "row").drop("row", "is_first", "is_changed")
     texts = engine.save(first_paragraphs(numbered, rules.config.body_paragraphs).order_by("news"), "texts")
-    titles = engine.load(texts.order_by("news").select("news_id", "category", "subcategory", "title", "abstract"))
+    columns = ["news_id", "category", "subcategory", "title", "abstract"]
+    has_times = all(split.has_times for split in logs.splits)
+    listed = texts
+    if is_to_train and has_times:
+        splits = [engine.open(file) for file in sources.files.values()]
+        listed = texts.left_join(timeline.first_shown(splits), "news_id")
+        columns.append("first_shown")
+    titles = engine.load(listed.order_by("news").select(*columns))
     pq.write_table(titles, folder / "news.parquet")
+    if is_to_train:
+        write_bodies(engine.reread("texts", BODIES_AT_ONCE), folder / BODIES)
 
     tokenizers = {"news": tokenizer}
     vocabulary_size = None
@@ -231,7 +244,6 @@ def _build(
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
 
     ids = engine.save(numbers.select("news_id", "news"), "ids")
-    has_times = all(split.has_times for split in logs.splits)
     counts = _write_splits(engine, sources, ids, folder, report, has_times=has_times)
     lost = [
         note

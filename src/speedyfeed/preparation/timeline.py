@@ -12,6 +12,8 @@ clicked. Clicks of the history have no impression (row -1); the user's first imp
 `ids` is (news_id, news): the number of every article with text. References to any other article are left out.
 """
 
+from collections.abc import Sequence
+
 import ibis
 import ibis.expr.types as ir
 from ibis import _
@@ -104,6 +106,16 @@ def referenced(impressions: ir.Table) -> ir.Table:
     shown = impressions.mutate(shown=shown_news(impressions))
     ids = [_references(shown, column).select("news_id") for column in ("history", "shown")]
     return ibis.union(*ids, distinct=True)
+
+
+def first_shown(splits: Sequence[ir.Table]) -> ir.Table:
+    """(news_id, first_shown): when the impressions of these splits first showed an article, seconds since 1970."""
+    shown = [
+        _references(impressions.mutate(shown=shown_news(impressions)), "shown", "time").drop("position")
+        for impressions in splits
+    ]
+    times = ibis.union(*shown) if len(shown) > 1 else shown[0]
+    return times.group_by("news_id").agg(first_shown=_.time.min().epoch_seconds().cast("int64"))
 
 
 def count_references(lists: ir.Table, column: str, ids: ir.Table) -> ir.Table:

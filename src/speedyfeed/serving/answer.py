@@ -33,6 +33,8 @@ class Ranked:
     score: float
     """Score for the user, or similarity: the match before re-ranking."""
     map_position: MapPosition
+    sketch: Sequence[float] = ()
+    """The embedding in few numbers from -1 to 1, alike for similar articles: to draw a vignette from."""
     reasons: Sequence[Reason] = ()
     """Clicks that contribute most to the score and are like the article, largest contribution first."""
 

@@ -1,12 +1,13 @@
 """The service as an ASGI application: middleware, error answers, routes and the page, put together.
 
     request -> RequestGuard -> CORS (if asked for) -> routes/{read,write,editor,state,page} -> Service, Feed
+                                                   -> /runs/NAME/...: the same for another run served beside it
 
 A route takes the feed once, so that no answer mixes two models. Computation runs in threads; texts are encoded by
 the service's own threads, those of many requests together.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -28,15 +29,29 @@ MAX_PENDING_READS = 256
 
 
 def build_app(
-    service: Service, write_access: WriteAccess, *, limits: Limits | None = None, allow_origins: Sequence[str] = ()
+    service: Service,
+    write_access: WriteAccess,
+    *,
+    limits: Limits | None = None,
+    allow_origins: Sequence[str] = (),
+    others: Mapping[str, Service] | None = None,
 ) -> FastAPI:
-    """Build the ASGI application; `service` may be opened later, and until then requests are answered with 503."""
+    """Build the ASGI application; `service` may be opened later, and until then requests are answered with 503.
+
+    Each of `others` has an application of its own below /runs/NAME.
+    """
+    others = others or {}
+    beside = {
+        name: build_app(other, write_access, limits=limits, allow_origins=allow_origins)
+        for name, other in others.items()
+    }
     context = ServingContext(
         service=service,
         write_access=write_access,
         metrics=Metrics(),
         reads=WorkerPool("recommendation", num_threads=8, max_pending=MAX_PENDING_READS),
         writes=WorkerPool("write", num_threads=4, max_pending=MAX_PENDING_WRITES),
+        others=tuple(others),
     )
     app = FastAPI(
         title="SpeedyFeed",
@@ -47,6 +62,7 @@ def build_app(
         lifespan=_close_at_shutdown,
     )
     app.state.context = context
+    app.state.beside = list(beside.values())
     _count_articles(context)
     if allow_origins:
         app.add_middleware(
@@ -57,6 +73,8 @@ def build_app(
         )
     app.add_middleware(RequestGuard, limits=limits or Limits(), metrics=context.metrics)
     add_problem_handlers(app, ROUTERS)
+    for name, other_app in beside.items():
+        app.mount(f"/runs/{name}", other_app)
     for router in ROUTERS:
         app.include_router(router)
     return app
@@ -65,7 +83,8 @@ def build_app(
 @asynccontextmanager
 async def _close_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
     yield
-    app.state.context.close()
+    for each in (app, *app.state.beside):
+        each.state.context.close()
 
 
 def _count_articles(context: ServingContext) -> None:

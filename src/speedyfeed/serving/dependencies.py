@@ -3,6 +3,7 @@
 build_app -> app.state.context (one ServingContext) -> Context, OpenFeed, WRITE_ACCESS -> routes
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote
@@ -27,6 +28,8 @@ class ServingContext:
     """Threads for recommendations that may take long."""
     writes: WorkerPool
     """Threads for adding and removing articles, so that recommendations never queue behind them."""
+    others: Sequence[str] = ()
+    """Names of other runs that are served beside this one."""
 
     def close(self) -> None:
         """End the threads once their work is done; the service stays open."""

@@ -10,7 +10,7 @@ Shapes: L clicks of a history, Q queries, K hits, V articles, D embedding width.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from speedyfeed.data.bodies import Bodies
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.rerank import (
@@ -45,6 +46,10 @@ QUICK_K, QUICK_IDS = 50, 200
 MAX_REASONS = 2
 """Clicks named as reasons for each recommended article, at most."""
 NO_RULES = Rules()
+SKETCH = 8
+"""Numbers that an embedding is sketched with."""
+SKETCHED = 10_000
+"""Articles, evenly spaced over the catalogue, that the axes of sketches are chosen for."""
 MIN_CLOSE = 200
 """Rows close to the mean of a user's vectors that are scored, at least."""
 MIN_SIMILARITY = 0.35
@@ -69,19 +74,23 @@ class Feed:
         self._model = model
         embeddings_VD = catalogue.embeddings_VD.numpy()
         news = [
-            News(news_id=news_id, title=title, abstract=abstract, category=category)
-            for news_id, title, abstract, category in zip(
+            News(news_id=news_id, title=title, abstract=abstract, category=category, published=published)
+            for news_id, title, abstract, category, published in zip(
                 catalogue.news_ids,
                 catalogue.titles,
                 catalogue.abstracts or [""] * len(catalogue),
                 catalogue.categories,
+                catalogue.published or [None] * len(catalogue),
                 strict=True,
             )
         ]
         self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)
         self._added = catalogue.added
         self._adds_biases = catalogue.adds_biases
+        self._bodies = None if catalogue.bodies is None else Bodies(catalogue.bodies)
         self._projection = Projection.fit(embeddings_VD, catalogue.categories)
+        some_VD = embeddings_VD[:: max(1, len(embeddings_VD) // SKETCHED)]
+        self._sketches = Projection.fit(some_VD, num_axes=SKETCH)
         self._batcher = batcher
         self._autocast = nullcontext if precision is None else precision.autocast
 
@@ -155,6 +164,30 @@ class Feed:
         has_filter = bool(query.categories) or query.max_age_seconds is not None or rules.need_filters
         num_ids = len(query.history) + len(query.exclude) + len(query.seen) + len(query.candidates or ())
         return not has_filter and query.k <= QUICK_K and num_ids <= QUICK_IDS
+
+    def full_news(self, news_id: str) -> News | None:
+        """The article with its full text; None if its id is unknown."""
+        row = self.catalogue.row(news_id)
+        return None if row is None else self._full(row)
+
+    def all_news(self) -> Iterator[News]:
+        """All articles with their full texts, as they are now."""
+        return map(self._full, self.catalogue.alive().tolist())
+
+    def _full(self, row: int) -> News:
+        news = self.catalogue.news(row)
+        if self._bodies is None or row >= len(self._bodies):  # added since: it has its text itself
+            return news
+        return replace(news, body=self._bodies[row])
+
+    def rank_one(self, news_id: str) -> Ranked | None:
+        """The article as answers hold it, with score 0; None if its id is unknown."""
+        row = self.catalogue.row(news_id)
+        return (
+            None
+            if row is None
+            else self._rank(SearchHits(rows=np.array([row]), scores=np.zeros(1, np.float32)))[0]
+        )
 
     def similar(self, news_id: str, k: int) -> list[Ranked] | None:
         """The k articles with the highest cosine similarity to this one; None if its id is unknown."""
@@ -240,7 +273,7 @@ class Feed:
             scores_NQ=self._score(users, rows),
             clicks_N=self.catalogue.clicks(rows),
             sections_N=self.catalogue.sections(rows),
-            ages_N=self.catalogue.ages(rows, time.time()) if config.freshness else None,
+            ages_N=self.catalogue.ages(rows) if config.freshness else None,
             boosts_N=self._boosts(rows, rules) if rules.boosts else None,
         )
         chosen = rerank(candidates, k, config, reads)
@@ -255,16 +288,19 @@ class Feed:
             return self._model.encode_news([text[:3] for text in texts], [category for *_, category in texts])
 
     def _rank(self, hits: SearchHits, reasons: Sequence[Sequence[Reason]] | None = None) -> list[Ranked]:
-        map_positions = self.map_positions(self.catalogue.embeddings(hits.rows))
+        embeddings_KD = self.catalogue.embeddings(hits.rows)
+        map_positions = self.map_positions(embeddings_KD)
+        sketches = self._sketches.project(embeddings_KD).astype(np.float64).round(2).tolist()
         return [
             Ranked(
                 news=self.catalogue.news(row),
                 score=score,
                 map_position=map_position,
+                sketch=sketch,
                 reasons=reasons[number] if reasons else (),
             )
-            for number, (row, score, map_position) in enumerate(
-                zip(hits.rows.tolist(), hits.scores.tolist(), map_positions, strict=True)
+            for number, (row, score, map_position, sketch) in enumerate(
+                zip(hits.rows.tolist(), hits.scores.tolist(), map_positions, sketches, strict=True)
             )
         ]
 

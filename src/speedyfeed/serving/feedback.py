@@ -3,9 +3,10 @@
 POST /v1/feedback -> journal -> FOLDER/train/{news,impressions}.parquet -> prepare -> train -> reload
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,8 @@ from speedyfeed.data.tables import IMPRESSIONS, NEWS
 from speedyfeed.files import new_folder
 from speedyfeed.serving.journal import News
 
+NEWS_PER_BATCH = 10_000
+"""Articles that are written at once."""
 Action = Literal["click", "skip", "dislike"]
 """What a user did with an article: clicked it, did not click it, or asked for no more like it."""
 
@@ -41,15 +44,14 @@ class Feedback:
         return [news_id for news_id, action in self.actions.items() if action != "click"]
 
 
-def write_log(folder: Path, feedback: Iterable[Feedback], find: Callable[[str], News | None]) -> int:
+def write_log(folder: Path, feedback: Iterable[Feedback], news: Iterable[News]) -> int:
     """Write feedback as a log in format parquet with one split, train; returns the number of impressions.
 
-    The history of a user is the one that came with the first feedback. Articles that `find` does not know have no
-    row. The folder appears complete or not at all.
+    The history of a user is the one that came with the first feedback. `news` are the articles that a run trained
+    on the log can recommend. The folder appears complete or not at all.
     """
     histories: dict[str, Sequence[str]] = {}
     rows: list[dict[str, object]] = []
-    news_ids: dict[str, None] = {}
     for number, one in enumerate(sorted(feedback, key=lambda one: one.time), start=1):
         history = histories.setdefault(one.user_id, one.history)
         rows.append(
@@ -63,21 +65,23 @@ def write_log(folder: Path, feedback: Iterable[Feedback], find: Callable[[str], 
                 "candidates": list(one.actions),
             }
         )
-        news_ids |= dict.fromkeys([*history, *one.actions])
-    found = [news for news_id in news_ids if (news := find(news_id)) is not None]
-    articles = [
-        {
-            "news_id": one.news_id,
-            "category": one.category,
-            "subcategory": "",
-            "title": one.title,
-            "abstract": one.abstract,
-            "body": one.body,
-        }
-        for one in found
-    ]
     with new_folder(folder) as partial:
         (partial / "train").mkdir()
-        pq.write_table(pa.Table.from_pylist(articles, NEWS), partial / "train" / "news.parquet")
+        with pq.ParquetWriter(partial / "train" / "news.parquet", NEWS, compression="zstd") as writer:
+            articles = iter(news)
+            while some := list(islice(articles, NEWS_PER_BATCH)):
+                writer.write_batch(pa.RecordBatch.from_pylist([_row(one) for one in some], NEWS))
         pq.write_table(pa.Table.from_pylist(rows, IMPRESSIONS), partial / "train" / "impressions.parquet")
     return len(rows)
+
+
+def _row(news: News) -> dict[str, str]:
+    """The article as a row of the canonical table."""
+    return {
+        "news_id": news.news_id,
+        "category": news.category,
+        "subcategory": "",
+        "title": news.title,
+        "abstract": news.abstract,
+        "body": news.body,
+    }

@@ -12,6 +12,7 @@ Shapes: V rows, Q queries, D embedding width.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -133,9 +134,16 @@ class LiveCatalogue:
         """Number of clicks on each category, by its number, and one for each article of it."""
         return self._section_clicks
 
-    def ages(self, rows: Rows, now: float) -> NDArray[np.float64]:
-        """Hours since the publication of these rows; NaN where unknown."""
-        return (now - self._published[rows]) / 3600
+    def newest(self) -> float | None:
+        """Publication time of the newest article, at most now, in seconds since 1970; None if all are unknown."""
+        times = self._published[: len(self._is_alive)][self._is_alive]
+        known = times[np.isfinite(times)]
+        return min(float(known.max()), time.time()) if len(known) else None
+
+    def ages(self, rows: Rows) -> NDArray[np.float64]:
+        """Hours from the publication of these rows to that of the newest article; NaN where unknown."""
+        newest = self.newest()
+        return (np.nan if newest is None else newest - self._published[rows]) * np.ones(len(rows)) / 3600
 
     def count_click(self, news_id: str) -> None:
         """Count one more click on an article; unknown ids are ignored."""

@@ -145,7 +145,7 @@ class RequestGuard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *SECURITY_HEADERS, *_caching(message["headers"])]
+                message["headers"] = [*message["headers"], *_missing(message["headers"])]
             await send(message)
 
         seconds = None if scope["path"] in UNTIMED_PATHS else self._limits.seconds
@@ -186,7 +186,8 @@ class RequestGuard:
 def keep_ids_encoded(scope: Scope) -> Scope:
     """Route requests for an article by the path as it was sent: a %2F in an id separates no parts of the path."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    return {**scope, "path": raw.decode("ascii")} if raw.startswith(NEWS_PATH) else scope
+    below = raw.removeprefix(scope.get("root_path", "").encode())  # where another run is served beside
+    return {**scope, "path": raw.decode("ascii")} if below.startswith(NEWS_PATH) else scope
 
 
 class _LimitedBody:
@@ -217,6 +218,11 @@ def _too_long(limits: Limits) -> str:
     return f"The request body is longer than {limits.max_body} bytes."
 
 
-def _caching(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Header that makes browsers revalidate: answers change with every write, files of the page have an ETag."""
-    return [] if any(name == b"cache-control" for name, _ in headers) else [(b"cache-control", b"no-cache")]
+def _missing(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers that an answer still lacks: those for security, and one that makes browsers revalidate.
+
+    Answers change with every write, and files of the page have an ETag.
+    """
+    known = {name for name, _ in headers}
+    wanted = (*SECURITY_HEADERS, (b"cache-control", b"no-cache"))
+    return [(name, value) for name, value in wanted if name not in known]

@@ -133,13 +133,7 @@ class Service:
         pieces = list(self._read_feedback())
         folder = self._data / f"feedback-{pieces[-1][0] if pieces else 0}"
         if not folder.exists():
-            catalogue = self.feed.catalogue
-
-            def find(news_id: str) -> News | None:
-                row = catalogue.row(news_id)
-                return None if row is None else catalogue.news(row)
-
-            write_log(folder, [one for _, one in pieces], find)
+            write_log(folder, [one for _, one in pieces], self.feed.all_news())
         return ExportResult(folder=folder, impressions=len(pieces))
 
     def rules(self) -> Rules:

@@ -101,6 +101,8 @@ def _write_model(
         biases=None if biases_V is None else biases_V[1:].tolist(),
         adds_biases=biases_V is not None and not store.train.has_negatives and not model.news.is_user_dependent,
         abstracts=store.load_abstracts(),
+        published=store.load_first_shown(),
+        bodies=store.bodies,
         texts=news.select(torch.arange(1, len(news))) if model.news.is_user_dependent else None,
     )
     with new_folder(run.model) as folder:

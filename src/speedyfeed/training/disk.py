@@ -26,7 +26,8 @@ def estimate_bytes(trainer: Trainer) -> int:
     owed = cache if config.cache_in_use.gradients else 0
     checkpoint = weights + MOMENTS * trained + cache + owed
     best = 0 if trainer.validation is None else 2 * weights
-    catalogue = 4 * trainer.store.num_news * model.news.dim
+    bodies = trainer.store.bodies
+    catalogue = 4 * trainer.store.num_news * model.news.dim + (0 if bodies is None else bodies.stat().st_size)
     return best + (config.train.max_checkpoints + 1) * checkpoint + weights + catalogue
 
 

@@ -1,32 +1,57 @@
-// Routes of the service as functions. A failed request throws an Error whose message can be shown.
+// Requests to the service as data: they can be sent, and shown as a command. A failed one throws an Error whose
+// message can be shown.
 
 const TOKEN_KEY = "speedyfeed-token";
 
 export class Unauthorized extends Error {}
 
-async function call(path, options = {}) {
+const get = (path) => ({ path });
+const post = (path, body) => ({ path, method: "POST", body });
+const write = (path, body, method = "POST") => ({ path, method, body, writes: true });
+const id = encodeURIComponent;
+
+export const requests = {
+  about: () => get("v1/about"),
+  sample: (limit) => get(`v1/map?limit=${limit}`),
+  recommend: (query) => post("v1/recommend", query),
+  story: (news) => get(`v1/news/${id(news)}`),
+  similar: (news, k) => get(`v1/news/${id(news)}/similar?k=${k}`),
+  why: (news, history) => get(`v1/why?${new URLSearchParams([["news", news], ...history.map((one) => ["history", one])])}`),
+  publish: (news) => write("v1/news", { news: [news] }),
+  feedback: (user, history, actions) => write("v1/feedback", { user, history, actions }),
+  rule: (rule) => write("v1/rules", rule),
+  endRule: (rule) => write(`v1/rules/${id(rule)}`, undefined, "DELETE"),
+};
+
+export async function send(request, base = "") {
+  const token = request.writes && sessionStorage.getItem(TOKEN_KEY);
+  const headers = {
+    ...(request.body && { "content-type": "application/json" }),
+    ...(token && { authorization: `Bearer ${token}` }),
+  };
   let response;
   try {
-    response = await fetch(path, options);
+    const { method = "GET", body } = request;
+    response = await fetch(base + request.path, { method, headers, body: body && JSON.stringify(body) });
   } catch {
     throw new Error("The service does not answer.");
   }
-  const body = await response.json().catch(() => ({}));
-  if (response.status === 401) throw new Unauthorized(body.detail);
-  if (!response.ok) throw new Error(body.detail ?? `The service answered ${response.status}.`);
-  return body;
+  const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) throw new Unauthorized(answer.detail);
+  if (!response.ok) throw new Error(answer.detail ?? `The service answered ${response.status}.`);
+  return answer;
 }
 
-const post = (path, body, headers = {}) =>
-  call(path, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify(body) });
-
-export const about = () => call("v1/about");
-export const sample = (limit) => call(`v1/map?limit=${limit}`);
-export const recommend = (query) => post("v1/recommend", query);
-export const similar = (id, k) => call(`v1/news/${encodeURIComponent(id)}/similar?k=${k}`);
 export const setToken = (token) => sessionStorage.setItem(TOKEN_KEY, token);
 
-export function publish(news) {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  return post("v1/news", { news: [news] }, token ? { authorization: `Bearer ${token}` } : {});
+const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+// The request as a command for a shell; the token stays in the environment.
+export function curlOf(request, base = "") {
+  const { path, method, body, writes } = request;
+  return [
+    "curl -s", method && method !== "POST" ? `-X ${method}` : "", quote(new URL(base + path, document.baseURI).href),
+    writes ? '-H "authorization: Bearer $SPEEDYFEED_TOKEN"' : "",
+    body ? `-H 'content-type: application/json' -d ${quote(JSON.stringify(body))}` : "",
+  ].filter(Boolean).join(" ");
 }

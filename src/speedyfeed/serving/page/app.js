@@ -1,30 +1,39 @@
 // The page: its state, what it shows, and what happens on a click.
 
-import * as api from "./api.js";
-import { $, element, hueOf, setTopics } from "./elements.js";
+import { Unauthorized, curlOf, requests, send } from "./api.js";
+import { $, announce, copyButton, element, setTopics } from "./elements.js";
 import { drawNews, drawUser } from "./map.js";
-import { drawStories, moveFocus, showStory } from "./stories.js";
+import { askToken, openPublishing, setUpPublishing } from "./publish.js";
+import { drawHistory, drawKeeping, feedbackFor, isShared, keepsClicks, linkTo, loadHistory, setUpKeeping, stories, withClick } from "./reading.js";
+import { drawStories, moveFocus, showStory, topOf } from "./stories.js";
+import { closeStory, openStory } from "./story.js";
 
-const HISTORY_KEY = "speedyfeed-history";
 const PAGE_SIZE = 21;
 const MAX_K = 200;
+const NOWHERE = "";
 
 const state = {
-  history: JSON.parse(localStorage.getItem(HISTORY_KEY) ?? "[]"),
+  history: [],
+  shown: [], // the stories of the feed
+  anchor: null, // the story opened from the feed: {news, number, top}
   topic: null,
   k: PAGE_SIZE,
   popularity: 0,
+  freshness: 0,
   varied: true,
   fresh: new Set(),
+  writes: "off",
   requests: 0,
 };
 
 const queryFor = (history) => ({
   history: history.map((one) => one.news_id),
-  categories: state.topic ? [state.topic] : [],
-  popularity: state.popularity,
-  ...(state.varied ? {} : { diversity: 0 }),
+  ...(state.topic && { categories: [state.topic] }),
+  ...(state.popularity && { popularity: state.popularity }),
+  ...(state.freshness && { freshness: state.freshness }),
+  ...(!state.varied && { diversity: 0 }),
 });
+const feedRequest = () => requests.recommend({ ...queryFor(state.history), k: state.k, explain: true });
 
 // Answers may arrive out of order: only the answer to the latest request is drawn.
 async function refresh() {
@@ -32,16 +41,19 @@ async function refresh() {
   const history = [...state.history];
   $("feed").setAttribute("aria-busy", "true");
   try {
-    const answer = await api.recommend({ ...queryFor(history), k: state.k, explain: true });
+    const answer = await send(feedRequest());
     if (request !== state.requests) return;
     const removed = new Set(answer.unknown);
-    drawStories(answer.news, history, { fresh: state.fresh, read });
+    const anchor = history.some((one) => one.news_id === state.anchor?.news.news_id) ? state.anchor : null;
+    state.shown = answer.news;
+    drawStories(answer.news, history, { fresh: state.fresh, opened, anchor });
     drawUser(answer, history);
     state.history = history.filter((one) => !removed.has(one.news_id));
-    drawHistory();
+    drawHistory(state.history, setHistory);
     $("model").textContent = answer.model;
     $("more").hidden = answer.news.length < state.k || state.k >= MAX_K;
     $("welcome").hidden = state.history.length > 0;
+    $("compare").href = linkTo(state.history, $("compare").dataset.path);
     hideProblem();
   } catch (problem) {
     if (request === state.requests) showProblem(problem, refresh);
@@ -50,108 +62,109 @@ async function refresh() {
   }
 }
 
-function read(news) {
-  const { news_id, title, category } = news;
-  state.history = [...state.history.filter((one) => one.news_id !== news_id), { news_id, title, category }].slice(-100);
-  state.k = PAGE_SIZE;
-  announce(`Read: ${title}. The feed is re-ranked.`);
-  refresh();
+// Change what is asked for; the list is a new one, and no story keeps its place in it.
+function change(changes) {
+  Object.assign(state, { k: PAGE_SIZE, anchor: null }, changes);
+  return refresh();
 }
 
-function setHistory(history) {
-  state.history = history;
-  refresh();
+const setHistory = (history) => change({ history });
+
+// A story of the feed is about to open: remember where it is.
+function opened(news, number) {
+  state.anchor = { news, number, top: topOf(news.news_id) };
+  if (keepsClicks()) send(feedbackFor(state.shown, news, state.history)).catch(() => {});
 }
 
-function drawHistory() {
-  localStorage.setItem(HISTORY_KEY, JSON.stringify(state.history));
-  $("history").replaceChildren(...state.history.toReversed().map((one) => {
-    const drop = element("button", { type: "button", title: "Forget this", "aria-label": `Forget ${one.title}` }, "✕");
-    drop.addEventListener("click", () => setHistory(state.history.filter((other) => other !== one)));
-    return element("li", { hue: hueOf(one.category) }, element("span", {}, one.title), drop);
-  }));
-  const none = state.history.length === 0;
-  $("unread").hidden = !none;
-  $("undo").hidden = $("forget").hidden = none;
-  $("count").textContent = none ? "" : `(${state.history.length})`;
-}
-
-async function publish() {
-  const headline = $("headline").value.trim();
-  if (!headline) return $("headline").focus();
-  const button = document.querySelector("#add button");
-  button.disabled = true;
+// What is shown follows the address: the feed, or one story.
+async function route() {
+  const id = location.hash.startsWith("#story/") ? decodeURIComponent(location.hash.slice(7)) : NOWHERE;
+  const wasOpen = !$("story").hidden;
+  if (id === NOWHERE) {
+    closeStory();
+    $("story").hidden = true;
+    $("stories").hidden = false;
+    document.title = "SpeedyFeed";
+    if (location.hash) $(location.hash.slice(1))?.scrollIntoView({ behavior: "instant" });
+    else if (wasOpen && state.anchor) showStory(state.anchor.news.news_id, state.anchor.top);
+    return;
+  }
+  const before = state.history.filter((one) => one.news_id !== id);
   try {
-    const added = await api.publish({ title: headline, category: $("topic").value });
-    const [id] = added.news_ids;
-    state.fresh.add(id);
-    $("headline").value = "";
+    const news = await openStory(id, before, { writes: state.writes, act });
+    if (!location.hash.endsWith(encodeURIComponent(id))) return;
+    $("stories").hidden = true;
+    $("story").hidden = false;
+    scrollTo({ top: 0, behavior: "instant" });
+    $("story-title").focus({ preventScroll: true });
+    document.title = `${news.title} · SpeedyFeed`;
+    announce(`Opened: ${news.title}. The feed is rearranged around it.`);
+    state.history = withClick(before, news);
     await refresh();
-    await showPublished(id, headline);
-    loadAbout();
   } catch (problem) {
-    if (problem instanceof api.Unauthorized) askToken();
-    else showProblem(problem, publish);
-  } finally {
-    button.disabled = false;
+    showProblem(problem, route);
   }
 }
 
-async function showPublished(id, headline) {
-  const [ranked, near] = await Promise.all([
-    api.recommend({ ...queryFor(state.history), k: MAX_K }),
-    api.similar(id, 3),
-  ]);
-  const rank = ranked.news.findIndex((one) => one.news_id === id) + 1;
-  if (rank > state.k) {
-    state.k = rank;
-    await refresh();
-  }
-  const message = rank ? `It is number ${rank} in your feed.` : `It is not among your first ${MAX_K} yet.`;
-  const show = element("button", { type: "button", className: "link", hidden: !rank }, "Show it");
-  show.addEventListener("click", () => showStory(id));
-  $("published").replaceChildren(
-    element("p", {}, element("b", {}, "Published. "), message, " ", show),
-    element("p", {}, "Closest to it:"),
-    element("ul", {}, ...near.news.map((one) => element("li", {}, one.title))),
-  );
-  $("published").scrollIntoView({ block: "nearest" });
-  announce(`Published: ${headline}. ${message}`);
+function back() {
+  if ($("story").hidden) return;
+  if (history.length > 1 && state.anchor) history.back();
+  else location.hash = "";
 }
 
-function askToken() {
-  const dialog = $("token-dialog");
-  $("token").value = "";
-  dialog.showModal();
-  dialog.onclose = () => {
-    if (dialog.returnValue !== "ok" || !$("token").value) return;
-    api.setToken($("token").value);
-    publish();
-  };
+// An action of the editor on the story that is open.
+async function act(request, done) {
+  try {
+    await send(request);
+    announce(done);
+    await route();
+  } catch (problem) {
+    if (problem instanceof Unauthorized) askToken(() => act(request, done));
+    else showProblem(problem, () => act(request, done));
+  }
 }
+
+const publishing = {
+  published: async (id) => {
+    state.fresh.add(id);
+    await Promise.all([refresh(), loadAbout()]);
+  },
+  rankOf: async (id, k) => {
+    const ranked = await send(requests.recommend({ ...queryFor(state.history), k }));
+    return ranked.news.findIndex((one) => one.news_id === id) + 1;
+  },
+  show: async (id, rank) => {
+    location.hash = "";
+    await change({ k: Math.max(PAGE_SIZE, rank) });
+    showStory(id);
+  },
+};
 
 async function loadAbout() {
-  const about = await api.about();
+  const about = await send(requests.about());
   const topics = Object.keys(about.categories);
   setTopics(topics);
-  $("edition").textContent = `${about.news.toLocaleString()} stories, ${topics.length} topics`;
+  state.writes = about.writes;
+  $("edition").textContent = `${about.news.toLocaleString("en")} stories in ${topics.length} topics`;
   $("topics").replaceChildren(topicButton("For you", null), ...topics.map((name) => topicButton(name, name)));
   const chosen = $("topic").value;
   $("topic").replaceChildren(element("option", { value: "" }, "No topic"),
     ...topics.map((name) => element("option", { value: name }, name)));
   $("topic").value = topics.includes(chosen) ? chosen : "";
   $("mix").hidden = !about.knows_popularity;
-  $("paste").hidden = about.writes === "off";
-  $("welcome").textContent = "A new reader’s page. Open a story that interests you, and the rest rearranges around it.";
+  $("new").hidden = !about.newest;
+  for (const name of ["publish-open", "publish-tab", "keeping"]) $(name).hidden = about.writes === "off";
+  $("comparing").hidden = about.others.length === 0;
+  $("compare").dataset.path = `compare?other=${encodeURIComponent(about.others[0] ?? "")}`;
+  $("compare").textContent = `Compare with ${about.others[0] ?? ""}`;
 }
 
 function topicButton(text, topic) {
   const button = element("button", { type: "button", "aria-pressed": String(state.topic === topic) }, text);
   button.addEventListener("click", () => {
-    state.topic = topic;
-    state.k = PAGE_SIZE;
     for (const other of $("topics").querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === button));
-    refresh();
+    location.hash = "";
+    change({ topic });
   });
   return element("li", {}, button);
 }
@@ -168,10 +181,6 @@ function hideProblem() {
   $("problem").hidden = true;
 }
 
-function announce(text) {
-  $("announcement").textContent = text;
-}
-
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
 }
@@ -185,8 +194,10 @@ function switchTheme() {
 const keys = {
   j: () => moveFocus(1),
   k: () => moveFocus(-1),
-  u: () => $("undo").hidden || setHistory(state.history.slice(0, -1)),
-  n: () => $("headline").focus(),
+  b: back,
+  Escape: back,
+  u: () => state.history.length && setHistory(state.history.slice(0, -1)),
+  n: () => state.writes !== "off" && openPublishing(),
   t: switchTheme,
   "?": () => $("keys").showModal(),
 };
@@ -202,20 +213,28 @@ $("undo").addEventListener("click", keys.u);
 $("forget").addEventListener("click", () => setHistory([]));
 $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", keys["?"]);
-$("more").addEventListener("click", () => { state.k = Math.min(MAX_K, state.k + PAGE_SIZE - 1); refresh(); });
-$("popularity").addEventListener("input", (event) => { state.popularity = Number(event.target.value); refresh(); });
-$("varied").addEventListener("change", (event) => { state.varied = event.target.checked; refresh(); });
-$("add").addEventListener("submit", (event) => { event.preventDefault(); publish(); });
-$("headline").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); publish(); }
-});
+$("back").addEventListener("click", back);
+for (const name of ["publish-open", "publish-tab"]) $(name).addEventListener("click", openPublishing);
+$("more").addEventListener("click", () => change({ k: Math.min(MAX_K, state.k + PAGE_SIZE - 1) }));
+$("popularity").addEventListener("input", (event) => change({ popularity: Number(event.target.value) }));
+$("freshness").addEventListener("input", (event) => change({ freshness: Number(event.target.value) }));
+$("varied").addEventListener("change", (event) => change({ varied: event.target.checked }));
+$("feed-copy").replaceChildren(copyButton("Copy as curl", () => curlOf(feedRequest())));
+drawKeeping(() => feedbackFor(state.shown, state.shown[0] ?? { news_id: "N1" }, state.history));
+setUpKeeping();
+setUpPublishing(publishing);
+addEventListener("hashchange", route);
+history.scrollRestoration = "manual";
 
 async function start() {
   try {
     await loadAbout();
-    drawHistory();
-    drawNews((await api.sample(900)).news);
+    state.history = await loadHistory();
+    $("shared").hidden = !isShared;
+    $("shared-count").textContent = stories(state.history.length);
+    drawNews((await send(requests.sample(900))).news);
     await refresh();
+    if (location.hash.startsWith("#story/")) await route();
   } catch (problem) {
     showProblem(problem, start);
   }
@@ -224,5 +243,5 @@ async function start() {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 setTheme(localStorage.getItem("speedyfeed-theme") ?? (dark.matches ? "dark" : "light"));
 dark.addEventListener("change", () => localStorage.getItem("speedyfeed-theme") ?? setTheme(dark.matches ? "dark" : "light"));
-$("date").textContent = new Date().toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+$("date").textContent = new Date().toLocaleDateString("en", { weekday: "long", day: "numeric", month: "long", year: "numeric" });
 start();

@@ -1,11 +1,21 @@
 // Recommendations as stories with their reasons; stories that stay in the list glide to their new position.
 
-import { $, element, hueOf } from "./elements.js";
+import { $, ageOf, element, mark } from "./elements.js";
+import { vignette } from "./vignette.js";
 
 const list = $("feed");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const LEADS = 3;
 
-function because(reason, history) {
+export const addressOf = (news) => `#story/${encodeURIComponent(news.news_id)}`;
+
+export function kicker(news, ...more) {
+  const age = ageOf(news.published);
+  return element("p", { className: "kicker" }, mark(news.category), element("span", { className: "topic" }, news.category || "News"),
+    age ? element("span", { className: "age" }, age) : null, ...more);
+}
+
+export function because(reason, history) {
   const similarity = Math.max(0, Math.min(1, reason.similarity));
   const bar = element("i");
   bar.style.width = `${Math.round(100 * similarity)}%`;
@@ -17,28 +27,32 @@ function because(reason, history) {
     element("span", { className: "summary", "aria-hidden": "true" }, summary));
 }
 
-function story(news, history, { fresh, read }) {
-  const kicker = element("p", { className: "kicker" }, news.category || "news",
-    fresh ? element("span", { className: "new" }, "Just in") : null);
-  const open = element("button", { type: "button" }, news.title);
-  open.addEventListener("click", () => read(news));
-  const reasons = news.reasons.map((one) => because(one, history));
-  const made = element("li", { className: fresh ? "story just-in" : "story", hue: hueOf(news.category) },
-    kicker,
-    element("h3", {}, open),
-    news.abstract ? element("p", { className: "abstract" }, news.abstract) : null,
-    reasons.length ? element("ul", { className: "why", "aria-label": "Why it is here" }, ...reasons) : null);
+function story(news, number, history, { fresh, opened, isAnchor }) {
+  const open = element("a", { href: addressOf(news) }, news.title);
+  open.addEventListener("click", () => opened(news, number));
+  const reasons = isAnchor ? [] : news.reasons.map((one) => because(one, history));
+  const flag = isAnchor ? element("span", { className: "flag" }, "✓ Read") : fresh ? element("span", { className: "flag new" }, "Just in") : null;
+  const made = element("li", { className: `story${number < LEADS ? " lead" : ""}${fresh ? " just-in" : ""}`, topic: news.category },
+    vignette(news),
+    element("div", { className: "text" },
+      kicker(news, ...(flag ? [flag] : [])),
+      element("h3", {}, open),
+      news.abstract && number < LEADS ? element("p", { className: "abstract" }, news.abstract) : null,
+      reasons.length ? element("ul", { className: "why", "aria-label": "Why it is here" }, ...reasons) : null));
   made.dataset.id = news.news_id;
   return made;
 }
 
-export function drawStories(all, history, { fresh, read }) {
+// The anchor is a story just read: it stays where it was, so that Back returns to the same place.
+export function drawStories(all, history, { fresh, opened, anchor }) {
   const before = new Map([...list.children].map((child) => [child.dataset.id, child.getBoundingClientRect()]));
   const focused = document.activeElement?.closest?.(".story")?.dataset.id;
-  list.replaceChildren(...all.map((one) => story(one, history, { fresh: fresh.has(one.news_id), read })));
+  const shown = anchor ? all.toSpliced(Math.min(anchor.number, all.length), 0, anchor.news) : all;
+  list.replaceChildren(...shown.map((one, number) =>
+    story(one, number, history, { fresh: fresh.has(one.news_id), opened, isAnchor: one === anchor?.news })));
   list.setAttribute("aria-busy", "false");
-  if (focused) (storyOf(focused) ?? list.firstElementChild)?.querySelector("button").focus({ preventScroll: true });
-  if (calm.matches) return;
+  if (focused) (storyOf(focused) ?? list.firstElementChild)?.querySelector("a").focus({ preventScroll: true });
+  if (calm.matches || !list.offsetParent) return;
   for (const child of list.children) {
     const [old, now] = [before.get(child.dataset.id), child.getBoundingClientRect()];
     const frames = old
@@ -50,9 +64,15 @@ export function drawStories(all, history, { fresh, read }) {
 
 const storyOf = (id) => list.querySelector(`[data-id="${CSS.escape(id)}"]`);
 
-export function showStory(id) {
-  storyOf(id)?.scrollIntoView({ block: "center" });
-  storyOf(id)?.querySelector("button").focus({ preventScroll: true });
+export const topOf = (id) => storyOf(id)?.getBoundingClientRect().top;
+
+// Bring a story to the middle of the screen, or to where it was.
+export function showStory(id, top = null) {
+  const found = storyOf(id);
+  if (!found) return;
+  if (top === null) found.scrollIntoView({ block: "center", behavior: "instant" });
+  else scrollBy({ top: found.getBoundingClientRect().top - top, behavior: "instant" });
+  found.querySelector("a").focus({ preventScroll: true });
 }
 
 // Move the focus by `step` stories.
@@ -60,6 +80,6 @@ export function moveFocus(step) {
   const all = [...list.children];
   const at = all.indexOf(document.activeElement?.closest?.(".story"));
   const next = all[at < 0 ? 0 : Math.max(0, Math.min(all.length - 1, at + step))];
-  next?.querySelector("button").focus();
+  next?.querySelector("a").focus();
   next?.scrollIntoView({ block: "nearest" });
 }

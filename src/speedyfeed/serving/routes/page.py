@@ -12,6 +12,12 @@ router = APIRouter(include_in_schema=False)
 _files = StaticFiles(directory=PAGE, html=True)
 
 
+@router.get("/compare")
+async def get_comparison(request: Request) -> Response:
+    """Send the page that shows two runs side by side."""
+    return await _files.get_response("compare.html", request.scope)
+
+
 # Not mounted: a mount at the root would answer for the methods that other routes do not have.
 @router.get("/")
 @router.get("/{file}")

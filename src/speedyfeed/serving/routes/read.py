@@ -1,6 +1,7 @@
 """Routes that anyone may call: recommendations, articles, the map, and what is served."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
@@ -12,7 +13,7 @@ from speedyfeed.serving.dependencies import Context, NewsId, OpenFeed
 from speedyfeed.serving.live_catalogue import Embeddings
 from speedyfeed.serving.problems import NOT_FOUND, PROBLEMS
 from speedyfeed.serving.schemas.fields import MAX_HISTORY, MAX_K
-from speedyfeed.serving.schemas.news import ListAnswer, NewsAnswer, RankedNews
+from speedyfeed.serving.schemas.news import ListAnswer, RankedNews, StoryAnswer
 from speedyfeed.serving.schemas.recommendation import RecommendAnswer, RecommendBody, WhyAnswer
 from speedyfeed.serving.schemas.state import AboutAnswer
 
@@ -55,12 +56,12 @@ async def similar(
 
 # After the route above, which it would match too: an id may hold slashes.
 @router.get("/v1/news/{news_id:path}", responses=NOT_FOUND)
-async def get_news(news_id: NewsId, feed: OpenFeed) -> NewsAnswer:
-    """Get one article by its id, in which a slash may be written as it is or as %2F."""
-    row = feed.catalogue.row(news_id)
-    if row is None:
+async def get_news(news_id: NewsId, feed: OpenFeed) -> StoryAnswer:
+    """Get one article with its full text by its id, in which a slash may be written as it is or as %2F."""
+    ranked, news = await run_in_threadpool(lambda: (feed.rank_one(news_id), feed.full_news(news_id)))
+    if ranked is None or news is None:
         raise HTTPException(404, "No such article.")
-    return NewsAnswer.from_news(feed.catalogue.news(row), feed.map_positions(feed.catalogue.embeddings([row]))[0])
+    return StoryAnswer.from_ranked(ranked, news.body)
 
 
 @router.get("/v1/why", responses=NOT_FOUND)
@@ -94,11 +95,14 @@ async def get_map(
 @router.get("/v1/about")
 async def about(feed: OpenFeed, context: Context) -> AboutAnswer:
     """Describe what is served: version, model, number of articles, categories, and who may write."""
+    newest = feed.catalogue.newest()
     return AboutAnswer(
         version=__version__,
         model=feed.fingerprint,
         news=len(feed.catalogue),
         categories=feed.catalogue.categories(),
         knows_popularity=feed.catalogue.knows_popularity,
+        newest=None if newest is None else datetime.fromtimestamp(newest, UTC),
+        others=list(context.others),
         writes=context.write_access.state,
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
 
-from speedyfeed.serving.answer import MapPosition, Ranked
+from speedyfeed.serving.answer import Ranked
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.micro_batcher import Text
 from speedyfeed.serving.schemas.fields import (
@@ -76,13 +76,24 @@ class NewsAnswer(BaseModel):
     title: str = Field(description="Headline of the article.")
     abstract: str = Field(description="Summary of the article; empty if there is none.")
     category: str = Field(description="Name of the category; empty if there is none.")
-    published: datetime | None = Field(description="Time of publication; null if unknown.")
+    published: datetime | None = Field(
+        description="Time of publication, or when the training log first showed the article; null if unknown."
+    )
     place: Coordinates = Field(description="Map position: x and y, from -1 to 1.")
+    sketch: list[float] = Field(
+        description="The embedding in few numbers from -1 to 1, alike for similar articles: for vignettes."
+    )
+
+
+class StoryAnswer(NewsAnswer):
+    """An article with its full text."""
+
+    body: str = Field(description="Full text of the article; empty if there is none.")
 
     @classmethod
-    def from_news(cls, news: News, map_position: MapPosition) -> Self:
-        """The answer for an article at that map position."""
-        return cls(**_fields(news, map_position))
+    def from_ranked(cls, ranked: Ranked, body: str) -> Self:
+        """The answer for an article with this text."""
+        return cls(**_fields(ranked), body=body)
 
 
 class ReasonAnswer(BaseModel):
@@ -110,7 +121,7 @@ class RankedNews(NewsAnswer):
             ReasonAnswer(click=one.click, attention=one.attention, similarity=one.similarity)
             for one in ranked.reasons
         ]
-        return cls(**_fields(ranked.news, ranked.map_position), score=ranked.score, reasons=reasons)
+        return cls(**_fields(ranked), score=ranked.score, reasons=reasons)
 
 
 class ListAnswer(BaseModel):
@@ -131,13 +142,15 @@ class RemoveAnswer(BaseModel):
     news_id: str = Field(description="Id of the removed article.")
 
 
-def _fields(news: News, map_position: MapPosition) -> dict[str, Any]:
+def _fields(ranked: Ranked) -> dict[str, Any]:
     """Fields of `NewsAnswer`."""
+    news = ranked.news
     return {
         "news_id": news.news_id,
         "title": news.title,
         "abstract": news.abstract,
         "category": news.category,
         "published": None if news.published is None else datetime.fromtimestamp(news.published, UTC),
-        "place": list(map_position),
+        "place": list(ranked.map_position),
+        "sketch": list(ranked.sketch),
     }

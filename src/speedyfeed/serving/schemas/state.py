@@ -1,5 +1,7 @@
 """What the service serves, its state, and why a request failed."""
 
+from datetime import datetime
+
 from pydantic import BaseModel, Field
 
 
@@ -13,6 +15,8 @@ class AboutAnswer(BaseModel):
     knows_popularity: bool = Field(
         description="Whether click counts are known, so that popularity can affect scores."
     )
+    newest: datetime | None = Field(description="Time of publication of the newest article; null if unknown.")
+    others: list[str] = Field(description="Names of other runs that are served beside this one, below /runs/.")
     writes: str = Field(
         description="Who may write: open (this machine), token (whoever has the bearer token) or off (nobody)."
     )
