@@ -14,14 +14,16 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError, command
+from speedyfeed.ranges import Ranges, check_ranges
 
 log = logging.getLogger(__name__)
 
+MAX_PORT = 65535
 SWITCH_SECONDS = 5e-4
 """Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
 
@@ -41,6 +43,12 @@ class Arguments:
     allow_origins: tuple[str, ...] = field(default=())
     """Origins whose pages may call the service from a browser, such as https://news.example; by default none."""
 
+    RANGES: ClassVar[Ranges] = {"port": (0, MAX_PORT)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 def run(arguments: Arguments) -> None:
     try:
@@ -53,8 +61,6 @@ def run(arguments: Arguments) -> None:
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
-    if not 0 <= arguments.port < 1 << 16:
-        raise InputError(f"port {arguments.port}: expected 0 to 65535")
     if not arguments.run.is_dir():
         raise InputError(
             f"{arguments.run}: no such folder; train a run with: {command('train', 'STORE', arguments.run)}"
