@@ -31,6 +31,7 @@ BENCHMARKS = {
     "kills": Benchmark("robustness.kills", "runs in which a rank is killed: cost, and whether anything is lost"),
     "faults": Benchmark("robustness.faults", "damaged files of stores and runs: refused in one line, or harmless"),
     "fuzz": Benchmark("robustness.fuzz", "mutated log files: read, or refused in one line"),
+    "schema": Benchmark("robustness.schema", "requests made from the OpenAPI document, against a real server"),
     "sudden": Benchmark("robustness.sudden", "every command killed at random moments: nothing lost or half-made"),
     "all": Benchmark("report", "all of these but growth, ranks and robustness, as one report with figures"),
 }

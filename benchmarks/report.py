@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "ablation": ("--minutes", "0.5", "--validations", "0"),
 }
 """Options that differ from the defaults of a benchmark, so that all of them take half an hour."""
-APART = ("growth", "ranks", "kills", "faults", "fuzz", "sudden")
+APART = ("growth", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
 """Benchmarks that start several processes and take longer; not part of the report."""
 LAST_LINES = 12
 """Last lines of a failed benchmark's messages that the report shows."""

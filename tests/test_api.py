@@ -30,6 +30,12 @@ def test_the_limit_of_onednn_is_set_before_torch_is_loaded():
     assert in_new_python(code) == "256"
 
 
+@pytest.mark.slow
+def test_a_recommender_is_loaded_without_what_prepares_logs():
+    code = "import sys, speedyfeed.pretrained; print({'ibis', 'duckdb'} & set(sys.modules))"
+    assert in_new_python(code) == "set()"
+
+
 @pytest.mark.parametrize("name", speedyfeed.__all__)
 def test_every_public_name_is_found_listed_and_documented(name):
     found = getattr(speedyfeed, name)

@@ -1,5 +1,6 @@
 """Damaged files of a store and a run: one line that names the file, or the same answer; never a wrong one."""
 
+import errno
 import shutil
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from speedyfeed.cli.main import main
+from speedyfeed.data import store as stores
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import NewsEncoderConfig
@@ -79,6 +81,30 @@ def test_every_damaged_file_of_a_small_store_is_named_when_it_is_opened(made, tm
             with pytest.raises(InputError) as error:
                 open_store(tmp_path / "store")
             assert name in str(error.value) or "not a store" in str(error.value)
+
+
+def test_a_damaged_file_of_a_large_store_is_named_before_it_is_used(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "VERIFIED_BYTES", 0)
+    shutil.copytree(made / "store", tmp_path / "store")
+    names = [name for name in files_below(tmp_path / "store") if name != "manifest.json"]
+    assert len(names) > 20
+    for name in names:
+        file = tmp_path / "store" / name
+        content = file.read_bytes()
+        flip(file)
+        store = open_store(tmp_path / "store")  # which reads none of the large files
+        with pytest.raises(InputError, match=f"{name}: is damaged"):
+            use_all(store)
+        file.write_bytes(content)
+    use_all(open_store(tmp_path / "store"))
+
+
+def use_all(store):
+    """Open everything that a store gives."""
+    _ = store.news, store.word_tokens, store.word_tokenizer, store.train, store.document_frequencies
+    store.load_titles(), store.load_abstracts(), store.load_users()
+    for split in ("valid", "dev", "test"):
+        store.impressions(split), store.load_impressions(split)
 
 
 def test_every_damaged_file_of_a_model_is_named_when_it_is_loaded(copy):
@@ -218,3 +244,18 @@ def test_an_unexpected_error_is_blamed_on_the_damage_behind_it(copy, monkeypatch
     with pytest.raises(SystemExit):
         main(["recommend", str(copy)])
     assert capsys.readouterr().err.startswith(f"speedyfeed: {copy}/checkpoints/")
+
+
+def test_an_unexpected_error_beside_an_unreadable_file_is_one_line(copy, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise IndexError("index 4711 is out of bounds")
+
+    def forbid(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Recommender, "recommend", fail)
+    monkeypatch.setattr("speedyfeed.cli.check.verify", forbid)  # root may read whatever is forbidden
+    with pytest.raises(SystemExit) as stop:
+        main(["recommend", str(copy)])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"speedyfeed: {copy}: Permission denied\n"

@@ -1,13 +1,15 @@
 """Every numeric setting has a range, and no number outside it is accepted."""
 
 import dataclasses
+import importlib
 import math
+import typing
 
 import pytest
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
-from speedyfeed.cli.main import main
+from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
 from speedyfeed.preparation.config import EngineConfig, PrepareConfig
@@ -35,6 +37,22 @@ FIELDS = [
     for field in dataclasses.fields(config)
     if field.type in (int, float, int | None, float | None)
 ]
+
+
+def parts_of(config):
+    """A dataclass and those of its fields, at any depth."""
+    yield config
+    for kind in typing.get_type_hints(config).values():
+        if dataclasses.is_dataclass(kind):
+            yield from parts_of(kind)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_numeric_option_has_a_range(command):
+    for config in parts_of(importlib.import_module(f"speedyfeed.cli.{command}").Arguments):
+        for field in dataclasses.fields(config):
+            if field.type in (int, float, int | None, float | None):
+                assert field.name in config.RANGES, f"{config.__name__}.{field.name}"
 
 
 def test_every_numeric_field_has_a_range():

@@ -1,12 +1,13 @@
 """Fault injection: random damage to a file of a store or a run, then a command on it.
 
 A command must either answer as if nothing had happened, or end with exit code 2 and one line. A traceback is a
-fault of ours, and so is an answer that differs without a word.
+fault of ours, and so is an answer that differs without a word. Every command meets every file it may read before
+any meets one twice; the files of every other store are taken for large ones, which are not read when it is opened.
 
 Example: python -m benchmarks faults --cases 1000 --json
 """
 
-import os
+import logging
 import random
 import shutil
 import tempfile
@@ -19,10 +20,14 @@ from typing import ClassVar
 
 import torch
 
-from benchmarks.robustness.sandbox import Answer, World, copy_folder, make_world, run_command
+from benchmarks.robustness.sandbox import Answer, World, ask_service, copy_folder, make_world, run_forked
 from speedyfeed.checksums import sha256
+from speedyfeed.cli.main import main
+from speedyfeed.data import store as stores
 from speedyfeed.markdown import table
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
+
+log = logging.getLogger(__name__)
 
 SAME, REFUSED, TRACEBACK, SILENT = "same answer", "refused in one line", "traceback", "silent difference"
 
@@ -89,6 +94,8 @@ class Command:
     answer: Callable[[Place, Answer], object] = lambda place, answer: answer.out
     """What is compared with the undamaged answer; by default what it prints."""
     before: Callable[[Place], None] = lambda place: None
+    run: Callable[[list[str]], None] = main
+    """Runs the words of the command."""
 
 
 def _weights(folder: Path) -> str:
@@ -103,6 +110,12 @@ def _ranking(place: Place, answer: Answer) -> object:
 COMMANDS: Mapping[str, Command] = {
     "check store": Command(words=lambda at: ["check", at.store], suffers=("store",)),
     "check run": Command(words=lambda at: ["check", at.run], suffers=("run",)),
+    "prepare": Command(words=lambda at: ["prepare", at.world.logs, at.store], suffers=("store",)),
+    "prepare --like": Command(
+        words=lambda at: ["prepare", at.world.logs, at.out / "later", "--like", at.store],
+        suffers=("store",),
+        answer=lambda at, _: sha256(at.out / "later" / "manifest.json"),  # it names the checksums of all files
+    ),
     "recommend": Command(words=lambda at: ["recommend", at.run, "--json"], suffers=("run",)),
     "evaluate": Command(words=lambda at: ["evaluate", at.run, at.store, "--json"], suffers=("store", "run")),
     "compare": Command(words=lambda at: ["compare", at.world.run, at.run, at.store], suffers=("store", "run")),
@@ -115,6 +128,26 @@ COMMANDS: Mapping[str, Command] = {
         words=lambda at: ["export", at.run, at.out / "vectors", "--embeddings"],
         suffers=("run",),
         answer=lambda at, _: sha256(at.out / "vectors" / "embeddings.npy"),
+    ),
+    "serve": Command(
+        words=lambda at: ["serve", at.run, "--data", at.out / "feed", "--precision", "fp32"],
+        suffers=("run",),
+        run=ask_service,
+    ),
+    "profile": Command(
+        words=lambda at: [
+            *("profile", at.store, "--encoder", at.world.encoder, "--skip", "0", "--warmup", "0", "--steps", "1"),
+        ],
+        suffers=("store",),
+        answer=lambda at, _: None,  # times, which always differ
+    ),
+    "sweep": Command(
+        words=lambda at: [
+            *("sweep", at.store, at.out / "sweep", "--runs", at.world.encoder, "--seeds", "0"),
+            *("--steps", "1", "--minutes", "None", "--validations", "1"),
+        ],
+        suffers=("store",),
+        answer=lambda at, _: [sha256(file) for file in (at.out / "sweep").glob("*/model/model.safetensors")],
     ),
     "train": Command(
         words=lambda at: ["train", at.store, at.out / "new", *at.world.training, "--steps", "1"],
@@ -164,8 +197,14 @@ class Case:
     file: str
     damage: str
     verdict: str
+    is_large: bool
+    """Whether files of a store were taken for large ones."""
     message: str
     """Last line of the errors."""
+
+    def __str__(self) -> str:
+        kind = " of a large store" if self.is_large else ""
+        return f"{self.number}: {self.command}, {self.damage} {self.file}{kind}: {self.verdict}: {self.message}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +219,6 @@ def measure(config: FaultsConfig) -> FaultsFigures:
     """Make a world, ask every command once, then once per case."""
     torch.set_num_threads(1)  # forked processes must not wait for threads that they do not have
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
-        os.chmod(scratch, 0o755)
         world = make_world(Path(scratch) / "world")
         cases = inject(world, Path(scratch) / "case", config)
     counts: dict[str, Counter[str]] = {}
@@ -193,38 +231,69 @@ def measure(config: FaultsConfig) -> FaultsFigures:
 
 
 def inject(world: World, scratch: Path, config: FaultsConfig) -> list[Case]:
-    """Run all cases on copies of a world below `scratch`."""
-    expected = {}
+    """Run all cases on copies of a world below `scratch`; faults are logged as they are found."""
+    expected, targets = {}, []
     for name in config.commands:
-        place = _open(world, scratch)
-        answer = _ask(name, place)
+        command, place = COMMANDS[name], _open(world, scratch)
+        command.before(place)
+        targets += [(name, folder, file) for folder in command.suffers for file in _files(getattr(place, folder))]
+        answer = _ask(command, place)
         assert answer.code == 0, f"{name}: {answer.errors}"
-        expected[name] = COMMANDS[name].answer(place, answer)
-    return [_case(number, world, scratch, config, expected) for number in range(config.cases)]
+        expected[name] = command.answer(place, answer)
+    random.Random(config.seed).shuffle(targets)
+    cases = []
+    for number in range(config.cases):
+        name, folder, file = targets[number % len(targets)]
+        rng = random.Random(f"{config.seed}-{number}")
+        case = _case(number, COMMANDS[name], name, _open(world, scratch), folder, file, expected[name], rng)
+        if case.verdict in (TRACEBACK, SILENT):
+            log.warning("%s", case)
+        elif not (number + 1) % 100:
+            log.info("%d of %d cases, %d of %d pairs", number + 1, config.cases, number + 1, len(targets))
+        cases.append(case)
+    return cases
 
 
-def _case(number: int, world: World, scratch: Path, config: FaultsConfig, expected: Mapping[str, object]) -> Case:
-    rng = random.Random(f"{config.seed}-{number}")
-    name = config.commands[number % len(config.commands)]
-    place = _open(world, scratch)
-    COMMANDS[name].before(place)
-    target = getattr(place, rng.choice(COMMANDS[name].suffers))
-    files = sorted(file for file in target.rglob("*") if file.is_file())
-    file, damage = rng.choice(files), rng.choice(list(DAMAGES))
-    relative = f"{target.name}/{file.relative_to(target)}"
-    DAMAGES[damage](file, rng)
-    answer = run_command(COMMANDS[name].words(place), as_nobody=damage == "forbid")
+def _case(
+    number: int,
+    command: Command,
+    name: str,
+    place: Place,
+    folder: str,
+    file: str,
+    expected: object,
+    rng: random.Random,
+) -> Case:
+    command.before(place)
+    damage, is_large = rng.choice(list(DAMAGES)), rng.random() < 0.5
+    DAMAGES[damage](getattr(place, folder) / file, rng)
+    answer = _ask(command, place, is_large=is_large, obeys_permissions=damage == "forbid")
     if answer.code == 0:
-        verdict = SAME if COMMANDS[name].answer(place, answer) == expected[name] else SILENT
+        verdict = SAME if command.answer(place, answer) == expected else SILENT
     else:
         verdict = REFUSED if answer.is_refusal else TRACEBACK
-    message = (answer.errors.strip().splitlines() or [""])[-1]
-    return Case(number=number, command=name, file=relative, damage=damage, verdict=verdict, message=message)
+    return Case(
+        number=number,
+        command=name,
+        file=f"{folder}/{file}",
+        damage=damage,
+        verdict=verdict,
+        is_large=is_large,
+        message=(answer.errors.strip().splitlines() or [""])[-1],
+    )
 
 
-def _ask(name: str, place: Place) -> Answer:
-    COMMANDS[name].before(place)
-    return run_command(COMMANDS[name].words(place))
+def _ask(command: Command, place: Place, *, is_large: bool = False, obeys_permissions: bool = False) -> Answer:
+    def work() -> None:
+        if is_large:
+            stores.VERIFIED_BYTES = 0
+        command.run([str(word) for word in command.words(place)])
+
+    return run_forked(work, obeys_permissions=obeys_permissions)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
 
 
 def _open(world: World, scratch: Path) -> Place:
@@ -235,11 +304,6 @@ def _open(world: World, scratch: Path) -> Place:
     copy_folder(world.store, place.store)
     copy_folder(world.run, place.run)
     place.out.mkdir()
-    for folder in (scratch, place.store, place.run, place.out):
-        folder.chmod(0o777)  # for a user without rights
-    for folder in place.run.rglob("*"):
-        if folder.is_dir():
-            folder.chmod(0o777)
     return place
 
 
@@ -258,6 +322,4 @@ def tables(figures: FaultsFigures) -> str:
     counts = {**figures.counts, "all": total}
     rows = [[name, *(str(found.get(verdict, 0)) for verdict in verdicts)] for name, found in counts.items()]
     text = table(["command", *verdicts], rows)
-    for case in figures.faults:
-        text += f"\n{case.number}: {case.command}, {case.damage} {case.file}: {case.verdict}: {case.message}"
-    return text
+    return "\n".join([text, *map(str, figures.faults)])

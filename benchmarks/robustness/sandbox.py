@@ -3,25 +3,51 @@
 A forked process has all libraries imported already, so that a command takes a fraction of a second.
 """
 
+import ctypes
 import gc
+import importlib
+import json
 import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from speedyfeed.cli.main import main
+from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.errors import InputError
 
-NOBODY = 65534
-"""User id without rights, so that permissions hold even where the suite is run by root."""
+RIGHTS_OF_ROOT = 0b110
+"""Capabilities CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: root's right to read and write any file."""
+CAPABILITIES_VERSION = 0x20080522
+IMPORTED = (
+    "ibis.backends.duckdb",
+    "pandas",
+    "speedyfeed.preparation.prepare",
+    "speedyfeed.profile",
+    "speedyfeed.run_evaluation",
+    "speedyfeed.serving.app",
+    "speedyfeed.serving.service",
+    "speedyfeed.sweep.table",
+    "speedyfeed.training.loop",
+    "tensorboard.summary.writer.event_file_writer",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.bert.modeling_bert",
+    "usearch.index",
+    "uvicorn",
+    *(f"speedyfeed.cli.{name}" for name in COMMANDS),
+)
+"""Modules that commands import when they need them."""
 LINKED_BYTES = 1 << 16
 """Size from which a file of a copy is a link to the original: nothing changes such files in place."""
 
@@ -62,9 +88,13 @@ class World:
         return self.folder / "run"
 
     @property
+    def encoder(self) -> Path:
+        return self.folder / "encoder"
+
+    @property
     def training(self) -> tuple[str, ...]:
         """Options of the smallest training run."""
-        encoder = ("--encoder", str(self.folder / "encoder"), "--news.dim", "16")
+        encoder = ("--encoder", str(self.encoder), "--news.dim", "16")
         return (
             "--recipe",
             "tiny",
@@ -80,9 +110,10 @@ class World:
 
 def make_world(folder: Path) -> World:
     """Make a log, a store, a run with two checkpoints, and the index of its evaluation."""
+    import_all()
     world = World(folder=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _require(run_forked(lambda: _make_encoder(folder / "encoder")))
+    _require(run_forked(lambda: _make_encoder(world.encoder)))
     size = ("--users", "60", "--news", "80", "--days", "4")
     for words in (
         ("synth", world.logs, *size),
@@ -94,20 +125,62 @@ def make_world(folder: Path) -> World:
     return world
 
 
-def run_command(words: Sequence[object], *, as_nobody: bool = False, kill_after: float | None = None) -> Answer:
+def import_all() -> None:
+    """Import what commands need, so that forked processes need not."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+
+
+def run_command(words: Sequence[object], *, kill_after: float | None = None) -> Answer:
     """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds."""
-    return run_forked(lambda: main([str(word) for word in words]), as_nobody=as_nobody, kill_after=kill_after)
+    return run_forked(lambda: main([str(word) for word in words]), kill_after=kill_after)
 
 
-def run_forked(work: Callable[[], None], *, as_nobody: bool = False, kill_after: float | None = None) -> Answer:
-    """Do some work in a forked process."""
+def ask_service(words: list[str]) -> None:
+    """Run a `serve` command on a free port, print what it recommends, and stop it."""
+    port = free_port()
+    asking = threading.Thread(target=_ask_and_stop, args=(f"http://127.0.0.1:{port}",), daemon=True)
+    asking.start()
+    try:
+        main([*words, "--port", str(port)])
+    except SystemExit as stop:
+        if stop.code != 128 + signal.SIGINT:  # stopped, as it was asked to
+            raise
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _ask_and_stop(address: str) -> None:
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/readyz", timeout=10).close()
+            break
+        except OSError:  # not yet
+            time.sleep(0.02)
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/v1/recommend", b'{"history": []}', headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        print(json.dumps(json.load(answer)["news"]))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def run_forked(
+    work: Callable[[], None], *, obeys_permissions: bool = False, kill_after: float | None = None
+) -> Answer:
+    """Do some work in a forked process; with `obeys_permissions`, root too may not read what is forbidden."""
     started = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
-            _work(work, out.fileno(), errors.fileno(), as_nobody=as_nobody)
+            _work(work, out.fileno(), errors.fileno(), obeys_permissions=obeys_permissions)
         code = _wait(pid, kill_after)
         texts = []
         for file in (out, errors):
@@ -137,7 +210,7 @@ def _wait(pid: int, kill_after: float | None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _work(work: Callable[[], None], out: int, errors: int, *, as_nobody: bool) -> NoReturn:
+def _work(work: Callable[[], None], out: int, errors: int, *, obeys_permissions: bool) -> NoReturn:
     code = 1
     try:
         gc.freeze()  # what the parent holds is not this process's to close
@@ -147,15 +220,25 @@ def _work(work: Callable[[], None], out: int, errors: int, *, as_nobody: bool) -
         os.dup2(errors, 2)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))
         logging.root.handlers.clear()
-        if as_nobody and os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+        if obeys_permissions and os.geteuid() == 0:
+            _give_up_rights()
         code = _exit_code(work)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _give_up_rights() -> None:
+    """Let the permissions of files hold for this process, even if root runs it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable capabilities, twice 32 of them
+    for call in (libc.capget, libc.capset):
+        if call(header, sets):
+            raise OSError(ctypes.get_errno(), "capabilities cannot be changed")
+        sets[0] &= ~RIGHTS_OF_ROOT
+        sets[1] &= ~RIGHTS_OF_ROOT
 
 
 def _exit_code(work: Callable[[], None]) -> int:

@@ -23,4 +23,4 @@ def check_ranges(config: _Ranged) -> None:
     for name, (low, high) in config.RANGES.items():
         value: Any = getattr(config, name)
         if value is not None and not low <= value <= high:
-            raise InputError(f"{name} {value}: expected a number from {low:g} to {high:g}")
+            raise InputError(f"{name} {value}: expected a number from {low:.10g} to {high:.10g}")

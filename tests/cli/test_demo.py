@@ -48,4 +48,4 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
     with pytest.raises(SystemExit) as stop:
         main([*words[:-1], "0"])
     assert stop.value.code == 2
-    assert "--steps 0: expected at least 1" in capsys.readouterr().err
+    assert "steps 0: expected a number from 1" in capsys.readouterr().err

@@ -88,6 +88,10 @@ WRONG_WORDS = {
     "train s r --init foo": "--init foo: expected means or random",
     "train s r --schedule": "--schedule: found no value, expected one",
     "train s r --stepz 3": "unknown option --stepz, perhaps --steps is meant",
+    "train --lrr 3 s r": "unknown option --lrr, perhaps --lr is meant",
+    "train s r --news.dim -1": "--news.dim -1: expected a number from 0 to 65536",
+    "train s r --news.frozen-gigabytes=-1": "--news.frozen-gigabytes -1.0: expected a number from 0 to 1000000000",
+    "recommend r -k 3": "unknown option -k, perhaps --k is meant",
     "train s r --cache.gradients": "unknown option --cache.gradients, perhaps --cache.no-gradients is meant",
     "sweep s o --seeds 1 x": "--seeds 1 x: expected a whole number, one or more",
     "doctor extra": "found extra, expected no further argument",
@@ -106,7 +110,7 @@ def test_a_message_of_the_parser_that_is_not_known_is_shown_as_it_is():
 
 
 def test_seconds_of_the_doctor_are_checked(capsys):
-    assert "--seconds nan: expected a number from 0 to 3600" in fails(capsys, "doctor", "--seconds", "nan")
+    assert "seconds nan: expected a number from 0 to 3600" in fails(capsys, "doctor", "--seconds", "nan")
 
 
 WRONG_PATHS = {

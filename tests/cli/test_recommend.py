@@ -33,7 +33,7 @@ class Echo:
 )
 @pytest.mark.parametrize("option", ["--history", "--seen"])
 def test_ids_are_separated_by_commas_or_repeated(option, typed, expected, monkeypatch, capsys):
-    monkeypatch.setattr("speedyfeed.run_evaluation.open_finished_run", lambda path: SimpleNamespace(model=Echo()))
+    monkeypatch.setattr("speedyfeed.pretrained.Recommender.from_pretrained", lambda path: Echo())
     main(["recommend", "run", "--json", *(word for value in typed for word in (option, value))])
     found = json.loads(capsys.readouterr().out)["recommendations"]
     assert [one["news_id"] for one in found] == expected

@@ -84,6 +84,11 @@ def test_a_rule_concerns_one_thing_for_some_time(client, wrong):
     assert client.post("/v1/rules", json=wrong, headers=TOKEN).status_code == 422
 
 
+def test_openapi_says_that_a_rule_concerns_one_thing(client):
+    rule = client.get("/openapi.json").json()["components"]["schemas"]["RuleBody"]
+    assert [one["required"] for one in rule["oneOf"]] == [["news_id"], ["category"]]
+
+
 def test_bans_and_boosts_by_id_and_category_until_they_end(client, service):
     before = feed(client)
     last = before[-1]

@@ -1,6 +1,6 @@
 """Compare every file of a store or a run with the checksum it was written with, and name the first damaged one.
 
-Small files are compared whenever they are read; this reads the large ones as well.
+Every command compares the files that it uses; this compares all of them.
 
 Example: speedyfeed check store/
 """

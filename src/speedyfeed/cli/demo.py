@@ -10,15 +10,16 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from speedyfeed.batching.batches import news_lengths
 from speedyfeed.cli.prepare import print_summary
 from speedyfeed.cli.synth import print_newsroom
 from speedyfeed.data.store import Store
-from speedyfeed.errors import InputError, command
+from speedyfeed.errors import command
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.progress import progress_bars
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.config import RunConfig
@@ -47,12 +48,16 @@ class Arguments:
     steps: int = 280
     """Number of training steps, of about half a second each on two CPU cores."""
 
+    RANGES: ClassVar[Ranges] = {"steps": (1, MANY)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 def run(arguments: Arguments) -> None:
     from speedyfeed.preparation.prepare import prepare
 
-    if arguments.steps < 1:
-        raise InputError(f"--steps {arguments.steps}: expected at least 1")
     logs, store_path, path = (arguments.out / name for name in ("newsroom", "store", "run"))
     if (logs / "newsroom.json").exists():
         shutil.rmtree(logs)  # of an earlier demo, and generated again the same

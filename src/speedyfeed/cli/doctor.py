@@ -11,10 +11,11 @@ import os
 import platform
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from speedyfeed import __version__
 from speedyfeed.errors import InputError
+from speedyfeed.ranges import Ranges, check_ranges
 from speedyfeed.tokenizers import find_source, parse_encoder
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ class Arguments:
     """Seconds to measure the speed of fp32 and bf16."""
     json: bool = False
     """Print the findings as one JSON object."""
+
+    RANGES: ClassVar[Ranges] = {"seconds": (0, MAX_SECONDS)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +74,6 @@ class Findings:
 
 
 def run(arguments: Arguments) -> None:
-    if not 0 <= arguments.seconds <= MAX_SECONDS:
-        raise InputError(f"--seconds {arguments.seconds}: expected a number from 0 to {MAX_SECONDS}")
     findings = examine(arguments.seconds)
     print(json.dumps(dataclasses.asdict(findings)) if arguments.json else describe(findings))
 

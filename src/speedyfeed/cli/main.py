@@ -75,8 +75,7 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # a full disk or a missing permission: the message of the system says which
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+        fail(_system_message(error))
     except LostRanksError as error:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly exit may wait for lost ranks
@@ -98,6 +97,13 @@ def _blame_damage(arguments: Any) -> None:
                 verify(path)
             except InputError as error:
                 fail(str(error))
+            except OSError as error:
+                fail(_system_message(error))
+
+
+def _system_message(error: OSError) -> str:
+    """What the system says of a file: the disk is full, a permission is missing, and the like."""
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
 
 
 def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
@@ -105,24 +111,29 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
 
     from speedyfeed.cli.help_texts import help_page, help_rules
 
-    page, output = _Page(), io.StringIO()
+    def parse(words: Sequence[str]) -> Any:
+        return tyro.cli(
+            module.Arguments,
+            prog=program,
+            args=words,
+            default=module.defaults(words) if hasattr(module, "defaults") else None,
+            config=(tyro.conf.FlagCreatePairsOff,),
+            registry=help_rules(),
+        )
+
+    page, output, help_text = _Page(), io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(page), contextlib.redirect_stderr(output):
-            return tyro.cli(
-                module.Arguments,
-                prog=program,
-                args=rest,
-                default=module.defaults(rest) if hasattr(module, "defaults") else None,
-                config=(tyro.conf.FlagCreatePairsOff,),
-                registry=help_rules(),
-            )
+            return parse(rest)
     except InputError as error:
         fail(str(error))
     except SystemExit as stop:
         if not stop.code:
             print(help_page(page.getvalue(), module.__doc__))
             raise
-        fail(explain(output.getvalue(), rest, program))
+        with contextlib.redirect_stdout(help_text), contextlib.suppress(SystemExit):
+            parse(["--help"])
+        fail(explain(output.getvalue(), rest, program, help_text.getvalue()))
 
 
 class _Page(io.StringIO):

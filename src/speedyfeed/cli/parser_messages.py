@@ -3,6 +3,7 @@
 The parser draws boxes and describes its types; a message that is not recognized here is shown as it is.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Sequence
 
@@ -12,13 +13,38 @@ KINDS = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path", "STR": 
 """What a word in the parser's description of a type stands for."""
 
 
-def explain(output: str, rest: Sequence[str], program: str) -> str:
-    """One line on what is wrong with the arguments `rest` of a command, from what the parser printed."""
+def explain(output: str, rest: Sequence[str], program: str, help_text: str = "") -> str:
+    """One line on what is wrong with the arguments `rest` of a command, from what the parser printed.
+
+    An option that the help text does not list is named first: the parser may take its value for another argument.
+    """
+    if unknown := _unknown(rest, help_text):
+        return f"{unknown}; see {program} --help"
     text = " ".join(re.sub(r"[─│╭╮╰╯]|-{4,}|\x1b\[[0-9;]*m", " ", output).split())
     for pattern, describe in _MESSAGES.items():
         if found := re.search(pattern, text):
             return f"{describe(found, rest)}; see {program} --help"
     return text.replace("For full helptext, run", "; see")
+
+
+def _unknown(rest: Sequence[str], help_text: str) -> str | None:
+    """Options that the help text does not list, and what may be meant; None where all are known."""
+    known = re.findall(r"^[\s│]*(?:-\w, )?(--[a-z][\w.-]*)", help_text, re.MULTILINE)
+    typed = dict.fromkeys(name for word in rest if re.match(r"--?[a-z]", name := word.split("=")[0], re.I))
+    options = [name for name in typed if not _is_number(name) and name.replace("_", "-") not in (*known, "-h")]
+    if not known or not options:
+        return None
+    meant = dict.fromkeys(one for name in options for one in difflib.get_close_matches(name, known, cutoff=0.8))
+    hint = f", perhaps {list_words(list(meant), 'or')} is meant" if meant else ""
+    return f"unknown option {list_words(options, 'and')}{hint}"
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _bad_value(found: re.Match[str], rest: Sequence[str]) -> str:
@@ -38,14 +64,12 @@ def _no_value(found: re.Match[str], rest: Sequence[str]) -> str:
     return f"{found[1]}: found no value, expected one"
 
 
-def _unknown(found: re.Match[str], rest: Sequence[str]) -> str:
-    named = found[1].replace(" ", "")  # a long word is drawn over two lines
-    options = [name for word in rest if (name := word.split("=")[0]).startswith("--") and name in named]
-    if not options:
-        return f"found {found[1].strip()}, expected no further argument"
-    meant = list(dict.fromkeys(re.findall(r"(?:^| )(--[a-z][\w.-]*)", found[2] or "")))
-    hint = f", perhaps {list_words(meant[:3], 'or')} is meant" if meant else ""
-    return f"unknown option {list_words(options, 'and')}{hint}"
+def _out_of_range(found: re.Match[str], rest: Sequence[str]) -> str:
+    return f"--{found[1]}.{found[2].replace('_', '-')} {found[3]}"
+
+
+def _superfluous(found: re.Match[str], rest: Sequence[str]) -> str:
+    return f"found {found[1].strip()}, expected no further argument"
 
 
 def _missing(found: re.Match[str], rest: Sequence[str]) -> str:
@@ -57,7 +81,8 @@ _MESSAGES: dict[str, Callable[[re.Match[str], Sequence[str]], str]] = {
     r"Error parsing (\S+): .* Argument helptext: \1 (\[.*?\]\]|\S+)": _bad_value,
     r"invalid choice .* for argument '(\S+)'. Expected one of \((.*?)\)": _bad_choice,
     r"Missing value for argument '(\S+)'": _no_value,
-    r"Unrecognized options: (.*?)(?:(?:Perhaps you meant:|Arguments similar to)(.*?))?(?:For full|$)": _unknown,
+    r"Error parsing (\w+): (\w+) (\S+: expected .*?) For full": _out_of_range,
+    r"Unrecognized options: (.*?)(?:Perhaps you meant:|Arguments similar to|For full|$)": _superfluous,
     r"Missing from [^:]*: (.*\(required\))": _missing,
 }
 """Parts of the parser's messages, and what to say instead."""

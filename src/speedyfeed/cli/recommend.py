@@ -8,11 +8,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from speedyfeed.errors import InputError
+from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 
 if TYPE_CHECKING:
@@ -39,13 +39,17 @@ class Arguments:
     json: bool = False
     """Print the recommendations as one JSON object."""
 
+    RANGES: ClassVar[Ranges] = {"k": (1, MANY)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 def run(arguments: Arguments) -> None:
-    from speedyfeed.run_evaluation import open_finished_run
+    from speedyfeed.pretrained import Recommender
 
-    if arguments.k < 1:
-        raise InputError(f"k {arguments.k}: expected at least 1")
-    model = open_finished_run(arguments.run).model
+    model = Recommender.from_pretrained(arguments.run)
     found = model.recommend(
         _ids(arguments.history, model),
         k=arguments.k,

@@ -15,16 +15,18 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError, command
+from speedyfeed.ranges import Ranges, check_ranges
 
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of runs that can be part of an address."""
+MAX_PORT = 65535
 SWITCH_SECONDS = 5e-4
 """Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
 
@@ -46,6 +48,12 @@ class Arguments:
     allow_origins: tuple[str, ...] = field(default=())
     """Origins whose pages may call the service from a browser, such as https://news.example; by default none."""
 
+    RANGES: ClassVar[Ranges] = {"port": (0, MAX_PORT)}
+    """Smallest and largest value of each number."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 def run(arguments: Arguments) -> None:
     try:
@@ -58,8 +66,6 @@ def run(arguments: Arguments) -> None:
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
-    if not 0 <= arguments.port < 1 << 16:
-        raise InputError(f"port {arguments.port}: expected 0 to 65535")
     for run in (arguments.run, *arguments.other):
         if not run.is_dir():
             raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")

@@ -10,7 +10,8 @@
                                   click_times (only in a log without impressions)
     valid/, dev/, test/           impressions.parquet, candidates (ragged by impression), labels, users, histories
 
-Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used.
+Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used, once
+their files were compared with their checksums.
 """
 
 from dataclasses import dataclass
@@ -103,11 +104,16 @@ class Impressions:
 
 
 class Store:
-    """A prepared log. Arrays are memory-mapped when first used; all processes share one copy."""
+    """A prepared log. Arrays are memory-mapped when first used; all processes share one copy.
+
+    A file is compared with its checksum before it is first used, so that a damaged one is named instead of giving
+    another result.
+    """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+        self._intact: set[str] = set()
 
     @property
     def num_news(self) -> int:
@@ -127,19 +133,24 @@ class Store:
     @cached_property
     def news(self) -> NewsTokens:
         """All articles as tokens of a language model."""
-        return open_news(self.path / "news")
+        return open_news(self._verified("news"))
 
     @cached_property
     def word_tokens(self) -> NewsTokens:
         """All articles as words of the store's own vocabulary, whose tokenizer is in the same folder."""
-        return open_news(self.path / WORD_TOKENS)
+        return open_news(self._verified(WORD_TOKENS))
 
     @property
     def word_tokenizer(self) -> Path:
         """Folder of the tokenizer of the store's word vocabulary."""
         if f"{WORD_TOKENS}/tokenizer.json" not in self.manifest.files:
             raise InputError(f"{self.path}: has no word vocabulary; prepare the log again")
-        return self.path / WORD_TOKENS
+        return self._verified(WORD_TOKENS)
+
+    @property
+    def document_frequencies(self) -> Path:
+        """File with the number of train articles that each word occurs in; a store without refinement has none."""
+        return self._verified(DOCUMENT_FREQUENCIES)
 
     @property
     def text_facts(self) -> TextFacts:
@@ -176,11 +187,12 @@ class Store:
 
     def load_titles(self) -> pa.Table:
         """(news_id, category, subcategory, title) of articles 1, 2, ..."""
-        return pq.read_table(self.path / "news.parquet", columns=["news_id", "category", "subcategory", "title"])
+        file = self._verified("news.parquet")
+        return pq.read_table(file, columns=["news_id", "category", "subcategory", "title"])
 
     def load_abstracts(self) -> list[str] | None:
         """Abstracts of articles 1, 2, ...; None in a store that was prepared without them."""
-        file = self.path / "news.parquet"
+        file = self._verified("news.parquet")
         if "abstract" not in pq.read_schema(file).names:
             return None
         abstracts: list[str] = pq.read_table(file, columns=["abstract"])["abstract"].to_pylist()
@@ -214,13 +226,24 @@ class Store:
             num_bytes += facts.bytes
             if max_bytes is not None and num_bytes > max_bytes:
                 return
-            if sha256(self.path / name) != facts.sha256:
-                raise damaged(self.path / name, REMEDY)
+            self._verify(name)
+
+    def _verified(self, path: str) -> Path:
+        """A file or folder of the store, after a comparison of the files that were not compared before."""
+        for name in self.manifest.files:
+            if name not in self._intact and (name == path or name.startswith(f"{path}/")):
+                self._verify(name)
+        return self.path / path
+
+    def _verify(self, name: str) -> None:
+        if sha256(self.path / name) != self.manifest.files[name].sha256:
+            raise damaged(self.path / name, REMEDY)
+        self._intact.add(name)
 
     def _split(self, split: str) -> Path:
         if split not in self.splits:
             raise InputError(f"{self.path}: has no split {split!r}, only {', '.join(self.splits)}")
-        return self.path / split
+        return self._verified(split)
 
 
 def open_store(path: str | Path) -> Store:

@@ -288,8 +288,7 @@ def _rules_of(earlier: Store, config: PrepareConfig) -> TextRules:
             "those of that store; leave them out"
         )
     encoder = earlier.manifest.settings.encoder
-    document_frequencies = earlier.path / DOCUMENT_FREQUENCIES
-    return TextRules.of(earlier.text_facts, document_frequencies=document_frequencies, encoder=encoder)
+    return TextRules.of(earlier.text_facts, document_frequencies=earlier.document_frequencies, encoder=encoder)
 
 
 def _copy_vocabulary(like: Store, folder: Path) -> "PreTrainedTokenizerFast":
@@ -299,8 +298,8 @@ def _copy_vocabulary(like: Store, folder: Path) -> "PreTrainedTokenizerFast":
     (folder / WORD_TOKENS).mkdir()
     for file in sorted(like.word_tokenizer.glob("*.json")):
         shutil.copyfile(file, folder / WORD_TOKENS / file.name)
-    if (like.path / DOCUMENT_FREQUENCIES).exists():
-        shutil.copyfile(like.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
+    if like.document_frequencies.exists():
+        shutil.copyfile(like.document_frequencies, folder / DOCUMENT_FREQUENCIES)
     return load_tokenizer(str(folder / WORD_TOKENS))
 
 

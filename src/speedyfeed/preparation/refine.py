@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ibis
-import ibis.expr.types as ir
 import pyarrow.parquet as pq
-from ibis import _
 
-from speedyfeed.preparation.engine import Engine
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from speedyfeed.preparation.engine import Engine
+
 
 BM25_K1 = 2.0  # the paper's
 BM25_B = 0.75  # the customary length normalisation
@@ -59,12 +61,15 @@ def stop_words() -> list[str]:
     return text.split()
 
 
-def count_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> ir.Table:
+def count_words(engine: "Engine", news: "ir.Table", fields: Sequence[str]) -> "ir.Table":
     """(news, field, word, form, count, first): each distinct word of each text; `form` is its first spelling.
 
     `news` has the number of each article and a column per field; `field` is an index into `fields`; `word` is in
     lower case.
     """
+    import ibis
+    from ibis import _
+
     texts = ibis.union(
         *(
             news.select("news", field=ibis.literal(place, "int8"), form=news[field])
@@ -83,8 +88,12 @@ def count_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> ir.Tab
     return engine.save(counts, "word-counts")
 
 
-def measure_words(engine: Engine, counts: ir.Table, num_news: int, num_fields: int, path: Path) -> WordStatistics:
+def measure_words(
+    engine: "Engine", counts: "ir.Table", num_news: int, num_fields: int, path: Path
+) -> WordStatistics:
     """Measure a collection: its mean lengths, and its document frequencies, which are written to `path`."""
+    from ibis import _
+
     totals = engine.load(counts.group_by("field").agg(words=_["count"].sum())).to_pydict()
     num_words = dict(zip(totals["field"], totals["words"], strict=True))
     document_frequencies = counts.group_by("word").agg(num_news=_.news.nunique())
@@ -96,12 +105,17 @@ def measure_words(engine: Engine, counts: ir.Table, num_news: int, num_fields: i
     )
 
 
-def top_words(engine: Engine, counts: ir.Table, statistics: WordStatistics, limits: Sequence[int]) -> ir.Table:
+def top_words(
+    engine: "Engine", counts: "ir.Table", statistics: WordStatistics, limits: Sequence[int]
+) -> "ir.Table":
     """(news, field, form, count, first, rank): the best `limits[field]` words of every text.
 
     A word without a document frequency occurs in no article and is the rarest. Equal scores are ranked by first
     appearance, so the choice never depends on the engine.
     """
+    import ibis
+    from ibis import _
+
     document_frequencies = engine.open(statistics.document_frequencies)
     length = _["count"].sum().over(group_by=["news", "field"])
     # A field that was empty in the whole collection has no mean length; any value serves.

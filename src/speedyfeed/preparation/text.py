@@ -8,19 +8,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ibis.expr.types as ir
 import pyarrow as pa
-from ibis import _
 
 from speedyfeed.data.manifest import CollectionStatistics, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES
 from speedyfeed.preparation import refine
 from speedyfeed.preparation.config import TextConfig
-from speedyfeed.preparation.engine import Engine
 from speedyfeed.preparation.long_texts import segments_of_long
 from speedyfeed.preparation.tokens import Segments, Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.progress import Report, counted, silent
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+    from speedyfeed.preparation.engine import Engine
 
 CHOSEN = "chosen-words"  # their name in the engine's scratch folder
 PLAIN = "plain-texts"
@@ -68,8 +71,10 @@ class WrittenNews:
     """Statistics they were refined by; None where they were not refined."""
 
 
-def first_paragraphs(texts: ir.Table, count: int) -> ir.Table:
+def first_paragraphs(texts: "ir.Table", count: int) -> "ir.Table":
     """Cut the column `body` to its first paragraphs; 0 leaves it whole."""
+    from ibis import _
+
     if not count:
         return texts
     return texts.mutate(body=_.body.re_extract(_paragraphs(count), 1).fill_null(""))
@@ -89,8 +94,8 @@ def _paragraphs(count: int) -> str:
 
 
 def write_news(
-    engine: Engine,
-    texts: ir.Table,
+    engine: "Engine",
+    texts: "ir.Table",
     num_news: int,
     folder: Path,
     rules: TextRules,
@@ -131,7 +136,7 @@ def write_news(
 
 
 def _segments(
-    engine: Engine, config: TextConfig, tokenizer: Tokenizer, num_news: int, report: Report
+    engine: "Engine", config: TextConfig, tokenizer: Tokenizer, num_news: int, report: Report
 ) -> Iterator[Segments]:
     """Segments of all articles, in order, from the texts chosen before."""
     if config.refine == "bm25":

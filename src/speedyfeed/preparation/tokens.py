@@ -17,20 +17,19 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ibis
-import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
-from ibis import _
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.engine import Engine
 from speedyfeed.preparation.refine import SEPARATORS
 from speedyfeed.ragged import ArrayWriter, Ragged, RaggedWriter, offsets_of
 
 if TYPE_CHECKING:
+    import ibis.expr.types as ir
     from transformers import PreTrainedTokenizerFast
+
+    from speedyfeed.preparation.engine import Engine
 
 MAX_FREQUENCY = 255  # frequencies are stored as one byte
 OPENING, CLOSING = 0, 1  # rows of the special tokens in a token table
@@ -173,8 +172,11 @@ def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: i
     return merge_segments(whole, _bare_segments(missing, tokenizer))
 
 
-def common_words(engine: Engine, news: ir.Table, fields: Sequence[str]) -> list[str]:
+def common_words(engine: "Engine", news: "ir.Table", fields: Sequence[str]) -> list[str]:
     """Lower-case words that occur in at least MIN_NEWS articles, most frequent first; ties are alphabetical."""
+    import ibis
+    from ibis import _
+
     texts = ibis.union(*(news.select("news", text=news[field].lower()) for field in fields))
     words = texts.mutate(word=_.text.re_split(SEPARATORS)).select("news", "word").unnest("word")
     counts = words.filter(_.word != "").group_by("word").agg(num_news=_.news.nunique())

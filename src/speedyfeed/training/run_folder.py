@@ -155,8 +155,8 @@ def start_run(
     )
     with new_folder(path) as folder:
         write_json(folder / RUN, seal(facts.to_json()))
-        if (store.path / DOCUMENT_FREQUENCIES).exists():
-            shutil.copyfile(store.path / DOCUMENT_FREQUENCIES, folder / DOCUMENT_FREQUENCIES)
+        if store.document_frequencies.exists():
+            shutil.copyfile(store.document_frequencies, folder / DOCUMENT_FREQUENCIES)
     return RunFolder(path, facts)
 
 

@@ -5,7 +5,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from speedyfeed.serving.rules import Rule
 from speedyfeed.serving.schemas.fields import Category, Id, RequestBody
@@ -13,6 +13,15 @@ from speedyfeed.serving.schemas.fields import Category, Id, RequestBody
 
 class RuleBody(RequestBody):
     """A boost or a ban of one article, or of one category."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["news_id"], "properties": {"news_id": {"type": "string"}}},
+                {"required": ["category"], "properties": {"category": {"type": "string"}}},
+            ]
+        }
+    )
 
     kind: Literal["boost", "ban"] = Field(description="boost adds to the relevance, ban leaves articles out.")
     news_id: Id | None = Field(None, description="Id of the article; give this or a category.")
