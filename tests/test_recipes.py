@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
+import speedyfeed
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
+from speedyfeed.models.baselines import WORD_ENCODERS, register_word_encoder
+from speedyfeed.models.config import FROM_WORDS, WITH_CATEGORIES
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
 from speedyfeed.recipes import RECIPES, WORKFLOWS, conventional, in_workflow, recipe
@@ -149,3 +153,71 @@ def test_small_recipes_cache_as_in_the_paper(name):
     run = recipe(name)
     assert (run.cache.beta, run.cache.draw, run.cache.dtype) == (2e-3, "step", "fp32")
     assert run.batch.negatives == (1 if name in ("tiny", "zero-shot") else 4)
+
+
+def test_settings_of_a_recipe_are_changed_by_name():
+    run = recipe(
+        "speed-mini", epochs=1, encoder="last:minilm", user={"name": "gru", "sharpness": 0}, batch=BatchConfig()
+    )
+    assert run == replace(
+        recipe("speed-mini"),
+        news=replace(recipe("speed-mini").news, encoder="last:minilm"),
+        user=replace(recipe("speed-mini").user, name="gru", sharpness=0),
+        train=replace(recipe("speed-mini").train, epochs=1),
+    )
+    with pytest.raises(
+        InputError, match=r"no setting epoch: choose epochs, steps, .*, or encoder, or a part: news, "
+    ):
+        recipe("speed-mini", epoch=1)
+    with pytest.raises(InputError, match=r"no setting user\.kind: choose name, "):
+        recipe("speed-mini", user={"kind": "gru"})
+    with pytest.raises(InputError, match="epochs 0"):
+        recipe("speed-mini", epochs=0)
+
+
+class BagOfWords(nn.Module):
+    """The mean of the words of an article and its category, as somebody else may write it."""
+
+    joins, uses_categories, is_user_dependent = True, True, False
+
+    def __init__(self, *, dim, config, id_maps, user_embeddings):
+        super().__init__()
+        self.project = nn.Linear(config.width, dim)
+        self.category = nn.Embedding(1 + len(id_maps.categories), dim)
+
+    def encode_segments(self, text):
+        sums_KE = (text.words_KWE * text.is_word_KW[..., None]).sum(1)
+        return self.project(sums_KE / text.is_word_KW.sum(1, keepdim=True).clamp(min=1))
+
+    def combine(self, segments_KD, owners_K, news):
+        return self.category(news.categories_M.long()).index_add(0, owners_K, segments_KD)
+
+
+@pytest.fixture
+def bag():
+    """A word encoder that is registered for the time of a test."""
+    register_word_encoder("bag", BagOfWords)
+    yield "bag"
+    del WORD_ENCODERS["bag"]
+    for names in (FROM_WORDS, WITH_CATEGORIES):
+        names.discard("bag")
+
+
+def test_a_word_encoder_of_ones_own_trains_is_saved_and_evaluated(store, tmp_path, bag):
+    run = speedyfeed.train(
+        store.path, tmp_path / "run", recipe("nrms", encoder=bag, steps=2, validations=0, news={"dim": 16})
+    )
+    assert isinstance(run.model.news.word_encoder, BagOfWords)
+    assert run.model.news.word_encoder.category.num_embeddings > 2
+    assert 0 < run.evaluate(exact=True).overall.metrics["auc"].mean < 1
+    FROM_WORDS.discard(bag)  # as in a process that has not registered it
+    with pytest.raises(InputError, match="bag"):
+        speedyfeed.Recommender.from_pretrained(run.path)
+
+
+def test_what_cannot_be_a_word_encoder_is_refused():
+    with pytest.raises(InputError, match=r"found <class 'str'>, expected a class of torch\.nn\.Module"):
+        register_word_encoder("text", str)
+    dependent = type("Dependent", (BagOfWords,), {"is_user_dependent": True})
+    with pytest.raises(InputError, match="only npa may be"):
+        register_word_encoder("dependent", dependent)

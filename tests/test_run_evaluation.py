@@ -223,9 +223,10 @@ def test_the_table_shows_empty_groups_as_such_and_what_was_left_out(newsroom, tm
     told = said(capsys, "evaluate", newsroom.zero)
     assert "candidates without text, ranked last: 1\n" in told
     assert "1 HNSW graph (connectivity 32, expansion 128 and 400)" in told
-    groups = {line[:16].strip(): line[16:].split() for line in told.splitlines()[-5:]}
-    assert list(groups) == ["history empty", "history 1 to 5", "history over 5", "news seen", "news unseen"]
-    for count, *means in groups.values():
+    groups = {line[:21].strip(): line[21:].split() for line in told.splitlines()[-8:]}
+    names = ["history empty", "history 1 to 5", "history over 5", "news seen", "news unseen"]
+    assert list(groups) == [*names, "news clicked 0", "news clicked 1 to 4", "news clicked 5 up"]
+    for count, *means in (groups[name] for name in names):
         assert int(count) > 0
         assert all(0 <= float(mean) <= 1 for mean in means)
     logs = tmp_path / "logs"

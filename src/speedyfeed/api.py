@@ -1,6 +1,8 @@
 """The library as a few functions that take paths as `str` or `Path`; `import speedyfeed` offers them.
 
 synthesize -> logs -> prepare -> store -> train -> run -> evaluate, Recommender.from_pretrained
+
+`progress` is a callback as of `speedyfeed.progress`; without one, progress shows in notebooks and nowhere else.
 """
 
 import dataclasses
@@ -21,7 +23,7 @@ from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.frames import prepare_frames
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report as Progress
-from speedyfeed.progress import silent
+from speedyfeed.progress import choose_progress
 from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
@@ -44,7 +46,7 @@ def synthesize(
     >>> newsroom = speedyfeed.synthesize("logs")
     >>> newsroom.best_auc  # what a perfect ranking would score on the dev split
     """
-    return newsroom.synthesize(folder, config or SynthConfig(), progress)
+    return newsroom.synthesize(folder, config or SynthConfig(), choose_progress(progress))
 
 
 @overload
@@ -54,7 +56,7 @@ def prepare(
     config: PrepareConfig | None = None,
     *,
     like: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Store: ...
 @overload
 def prepare(
@@ -64,7 +66,7 @@ def prepare(
     settings: PrepareConfig | None = None,
     *,
     like: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Store: ...
 def prepare(
     logs: Any,
@@ -73,7 +75,7 @@ def prepare(
     settings: PrepareConfig | None = None,
     *,
     like: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Store:
     """Refine and tokenize raw logs into a store that training maps; a store that is up to date is only opened.
 
@@ -87,10 +89,10 @@ def prepare(
     >>> store = speedyfeed.prepare(news_frame, clicks_frame, "store")
     >>> store.num_news, store.splits
     """
+    report = choose_progress(progress)
     if isinstance(logs, str | Path):
-        config = config or PrepareConfig()
-        return preparation.prepare(logs, store, config, report=progress, like=like).store
-    return prepare_frames(logs, store, Path(config), settings or PrepareConfig(), report=progress, like=like).store
+        return preparation.prepare(logs, store, config or PrepareConfig(), report=report, like=like).store
+    return prepare_frames(logs, store, Path(config), settings or PrepareConfig(), report=report, like=like).store
 
 
 def open_store(path: str | Path) -> Store:
@@ -147,7 +149,7 @@ def train(
     warm_start: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     track: str = DEFAULT,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Run:
     """Train a recommender on a store into a run folder; `config` is a `RunConfig` or the name of a recipe.
 
@@ -169,7 +171,7 @@ def train(
         folder = open_run(path)
     else:
         folder = start_run(path, config, prepared, warm_start=warm_start)
-    outcome = loop.train(folder, prepared, progress, callbacks=callbacks, trackers=trackers)
+    outcome = loop.train(folder, prepared, choose_progress(progress), callbacks=callbacks, trackers=trackers)
     facts = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(outcome)}
     return Run(path=path, **facts)
 
@@ -181,7 +183,7 @@ def evaluate(
     split: Literal["dev", "test", "valid"] | None = None,
     pool: Pool | None = None,
     exact: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Report:
     """Measure how well a finished run ranks a split and retrieves its clicks, with 95% intervals.
 
@@ -193,6 +195,6 @@ def evaluate(
     >>> report = speedyfeed.evaluate("runs/first")
     >>> report.overall.metrics["auc"].mean
     """
-    finished = open_finished_run(run)
-    with open_data(finished, data, split=split, report=progress) as opened:
-        return evaluate_run(finished, opened, pool=pool, exact=exact, report=progress)
+    finished, report = open_finished_run(run), choose_progress(progress)
+    with open_data(finished, data, split=split, report=report) as opened:
+        return evaluate_run(finished, opened, pool=pool, exact=exact, report=report)

@@ -26,7 +26,7 @@ from speedyfeed.checksums import damaged, verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, Articles, load_packer
 from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
-from speedyfeed.model_card import CardFacts, write_card
+from speedyfeed.model_card import CARD, CardFacts, write_card
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
 from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
@@ -43,6 +43,8 @@ CONFIG = "recommender.json"
 """File that holds the settings of a saved recommender."""
 WEIGHTS = "model.safetensors"
 """File that holds its weights."""
+MODULES, NEWS_MODULE = "modules.json", "speedyfeed.sentence_transformer.NewsTexts"
+"""File by which sentence-transformers loads the news encoder, and the class that it names."""
 
 
 class SupportsJson(Protocol):
@@ -207,8 +209,12 @@ class Recommender(RecommenderModule):
             self.news.packer.save(folder)
         if self.catalogue is not None:
             self.catalogue.save(folder)
+        for name in (CARD, MODULES):  # without checksums: people edit the card, sentence-transformers its modules
+            (folder / name).unlink(missing_ok=True)
         write_checksums(folder)
-        write_card(folder, self._card_facts(report))  # without a checksum: people edit it
+        write_card(folder, self._card_facts(report))
+        if not self.news.is_user_dependent:
+            write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": NEWS_MODULE}])
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Recommender":

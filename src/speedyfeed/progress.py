@@ -1,5 +1,6 @@
-"""Progress callbacks and terminal bars."""
+"""Progress callbacks, bars in a terminal and a line that changes in a notebook."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -19,6 +20,7 @@ from rich.progress import (
 )
 
 SECONDS_PER_LINE = 30.0
+SECONDS_PER_UPDATE = 0.2
 
 
 class Report(Protocol):
@@ -29,6 +31,18 @@ class Report(Protocol):
 
 def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
     """Progress callback that reports nothing."""
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, as Jupyter, Colab or VS Code have."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def choose_progress(given: Report | None) -> Report:
+    """The given callback; without one, a line that changes in a notebook, and silence anywhere else."""
+    return given or (_displayed() if in_notebook() else silent)
 
 
 def counted(
@@ -48,8 +62,11 @@ def counted(
 def progress_bars() -> Iterator[Report]:
     """A callback that draws one bar per stage on stderr, or prints plain lines where stderr is no terminal.
 
-    A stage ends when the next begins.
+    A stage ends when the next begins. In a notebook it is one line that changes.
     """
+    if in_notebook():
+        yield _displayed()
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines(console)
@@ -90,5 +107,23 @@ def _lines(console: Console) -> Report:
         else:
             return
         printed[stage] = perf_counter()
+
+    return report
+
+
+def _displayed() -> Report:
+    """A callback that shows the current stage in the output of a notebook's cell, in one line that changes."""
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    shown = {"": 0.0}
+
+    def report(stage: str, done: int, total: int, note: str = "", /) -> None:
+        is_complete = bool(total) and done >= total
+        if stage in shown and not is_complete and perf_counter() - shown[stage] < SECONDS_PER_UPDATE:
+            return
+        shown[stage] = perf_counter()
+        share = f"{done / total:4.0%} {'█' * round(20 * done / total):20}" if total else f"{done:,}"
+        handle.update({"text/plain": f"{stage}  {share}  {note}".rstrip()}, raw=True)
 
     return report

@@ -1,7 +1,8 @@
 """Recipes: settings of whole runs by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
@@ -237,8 +238,31 @@ RECIPES: Mapping[str, Callable[[], RunConfig]] = {
 }
 
 
-def recipe(name: str) -> RunConfig:
-    """Settings of the recipe called `name`."""
+def recipe(name: str, **changes: Any) -> RunConfig:
+    """Settings of the recipe called `name`, with changes named as on the command line of `train`.
+
+    Settings of a part are given as a dictionary.
+
+    >>> recipe("speed-mini", epochs=1, encoder_lr=0, user={"name": "gru"})
+    """
     if name not in RECIPES:
         raise InputError(f"no recipe {name!r}: choose {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    run = RECIPES[name]()
+    parts = {part.name: getattr(run, part.name) for part in fields(RunConfig)}
+    for setting, value in changes.items():
+        if setting in parts and not isinstance(value, Mapping):
+            parts[setting] = value
+        elif setting in parts:
+            parts[setting] = _changed(parts[setting], setting, value)
+        else:
+            owner = "news" if setting == "encoder" else "train"
+            parts[owner] = _changed(parts[owner], "", {setting: value})
+    return RunConfig(**parts)
+
+
+def _changed(part: Any, name: str, changes: Mapping[str, Any]) -> Any:
+    known = [setting.name for setting in fields(part)]
+    if unknown := [setting for setting in changes if setting not in known]:
+        more = "" if name else f", or encoder, or a part: {', '.join(one.name for one in fields(RunConfig))}"
+        raise InputError(f"recipe: no setting {name and name + '.'}{unknown[0]}: choose {', '.join(known)}{more}")
+    return replace(part, **changes)

@@ -172,7 +172,7 @@ def evaluate_run(
     default where they are part of the model, as after training on a log without impressions.
     """
     rng = np.random.default_rng(SEED)
-    seen = _seen(finished.path, data.store)
+    seen, train_clicks = _seen(finished.path, data.store), _train_clicks(finished, data.store)
     pool = pool or default_pool(data.impressions)
     pools = days_of(data.store, data.split) if pool == "day" else None
     if finished.model.news.is_user_dependent:
@@ -185,6 +185,7 @@ def evaluate_run(
             rng,
             clusters=data.number_users(),
             seen=seen,
+            train_clicks=train_clicks,
             pools=pools,
             searches_all=pool == "all",
             report=report,
@@ -205,6 +206,7 @@ def evaluate_run(
         rng,
         clusters=data.number_users(),
         seen=seen,
+        train_clicks=train_clicks,
         pools=pools,
         searches_all=pool == "all",
         build_index=build_index,
@@ -377,6 +379,14 @@ def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
 def number_users(ids: pa.ChunkedArray) -> NDArray[np.int64]:
     """Numbers that are equal where ids are."""
     return np.asarray(ids.combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
+
+
+def _train_clicks(finished: FinishedRun, store: Store) -> NDArray[np.int64] | None:
+    """Number of clicks in train on each article of a store; None where the model does not know them."""
+    known = finished.model.catalogue
+    if known is None or known.num_clicks is None:
+        return None
+    return np.append(0, _by_id(store.load_titles(), known.news_ids, known.num_clicks)).astype(np.int64)
 
 
 def default_pool(shown: Impressions) -> Pool:

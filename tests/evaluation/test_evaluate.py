@@ -84,7 +84,14 @@ def test_seen_and_unseen_articles_are_ranked_among_their_own_kind():
     )
     seen = seen_in_training(train, 4)
     assert seen.tolist() == [False, True, False, True, False]
-    groups = evaluate(shown, news_VD, encoder(news_VD), rng(), seen=seen, resamples=10).groups
+    alone = evaluate(shown, news_VD, encoder(news_VD), rng(), seen=seen, resamples=10)
+    clicks = np.array([0, 5, 1, 9, 0])
+    report = evaluate(shown, news_VD, encoder(news_VD), rng(), seen=seen, train_clicks=clicks, resamples=10)
+    groups = report.groups
+    assert report.overall == alone.overall, "more groups change no interval"
+    assert groups["news_clicked_5_up"].metrics["auc"].mean == 1.0  # 1 above 3
+    assert groups["news_clicked_1_to_4"].num_one_class == 2  # 2 alone, twice
+    assert groups["news_clicked_0"].num_one_class == 1  # 4 alone; padding is no article
     assert groups["news_seen"].metrics["auc"].mean == 1.0  # 1 above 3
     assert groups["news_unseen"].metrics["auc"].mean == 0.0  # 4 below 2
     assert (groups["news_seen"].num_impressions, groups["news_seen"].num_one_class) == (1, 1)
@@ -141,7 +148,14 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool():
     )
     seen = np.arange(21) <= 3
     report = evaluate(
-        shown, news_VD, encoder(news_VD), rng(), seen=seen, build_index=ExactIndex.build, resamples=10
+        shown,
+        news_VD,
+        encoder(news_VD),
+        rng(),
+        seen=seen,
+        train_clicks=np.array([0, *[7] * 11, *[2] * 9]),
+        build_index=ExactIndex.build,
+        resamples=10,
     )
     # Article 4 was clicked before: the first ten are 1 to 11.
     hits = [1, 1, 0, *[1] * 3, np.nan, *[1] * 7, *[0] * 9]
@@ -150,3 +164,5 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool():
     assert report.values["pool_ndcg@10"][13] == pytest.approx(1 / np.log2(11))
     assert report.overall.metrics["hit@10"].mean == pytest.approx(12 / 22)
     assert report.groups["news_seen"].metrics["hit@10"].mean == 1
+    assert report.groups["news_clicked_1_to_4"].metrics["hit@10"].mean == 0
+    assert report.groups["news_clicked_5_up"].metrics["hit@10"].mean == 1

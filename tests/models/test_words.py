@@ -238,6 +238,6 @@ def test_mistakes_in_the_settings_are_told() -> None:
 
 
 def test_names_of_settings_agree_with_the_encoders():
-    assert tuple(WORD_ENCODERS) == FROM_WORDS
-    assert tuple(name for name, kind in WORD_ENCODERS.items() if kind.is_user_dependent) == USER_DEPENDENT
-    assert tuple(name for name, kind in WORD_ENCODERS.items() if kind.uses_categories) == WITH_CATEGORIES
+    assert set(WORD_ENCODERS) == FROM_WORDS
+    assert {name for name, kind in WORD_ENCODERS.items() if kind.is_user_dependent} == USER_DEPENDENT
+    assert {name for name, kind in WORD_ENCODERS.items() if kind.uses_categories} == WITH_CATEGORIES

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from speedyfeed.sweep.references import Reference
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
+TARGET_METRICS = ("hit@10", "pool_ndcg@10", "recall@20", "recall@50", "recall@200")
+"""Metrics of the groups in logs of clicks without impressions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +126,14 @@ def run(arguments: Arguments) -> None:
 def print_report(report: "Report", split: str) -> None:
     """Print what was skipped, every metric with its interval, then the groups."""
     overall = report.overall
-    print(
-        f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
-        f"all or no candidates clicked, {overall.num_unlabelled:,} unlabelled"
-    )
+    are_targets = "hit@10" in overall.metrics
+    if are_targets:
+        print(f"{split}: {len(report.values['hit@10']):,} clicks, each to be found among all articles")
+    else:
+        print(
+            f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
+            f"all or no candidates clicked, {overall.num_unlabelled:,} unlabelled"
+        )
     if split == "valid":
         print("training chose the model by this split: expect less on dev and test")
     if report.num_candidates_without_text:
@@ -137,12 +143,17 @@ def print_report(report: "Report", split: str) -> None:
         return
     print(f"\n{'metric':12}{'mean':>8}   95% interval")
     for name, found in overall.metrics.items():
-        print(f"{name:12}{_mean(found)}   {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
+        if found.num_impressions:
+            print(f"{name:12}{_mean(found)}   {found.ci95[0]:.4f} to {found.ci95[1]:.4f}")
     print(f"\nrecall{_pools(report)}\nby {_index(report)}")
-    print(f"\n{'group':16}{'impressions':>12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
+    shown = TARGET_METRICS if are_targets else GROUP_METRICS
+    print(
+        f"\n{'group':21}{'clicks' if are_targets else 'impressions':>12}" + "".join(f"{one:>13}" for one in shown)
+    )
     for name, group in report.groups.items():
-        means = "".join(f"{_mean(group.metrics[metric]):>12}" for metric in GROUP_METRICS)
-        print(f"{name.replace('_', ' '):16}{group.num_impressions:>12,}{means}")
+        size = group.metrics["hit@10"].num_impressions if are_targets else group.num_impressions
+        means = "".join(f"{_mean(group.metrics[metric]):>13}" for metric in shown)
+        print(f"{name.replace('_', ' '):21}{size:>12,}{means}")
     if "news_seen" not in report.groups:
         print("(no groups by articles seen in training: the store of the run is gone)")
 
@@ -150,10 +161,10 @@ def print_report(report: "Report", split: str) -> None:
 def print_references(references: "Sequence[Reference]") -> None:
     """Print the metrics of rankings that read no text, a line each."""
     if references:
-        print(f"\n{'reference':16}{'':12}" + "".join(f"{name:>12}" for name in GROUP_METRICS))
+        print(f"\n{'reference':33}" + "".join(f"{name:>13}" for name in GROUP_METRICS))
     for one in references:
         means = [one.metrics.get(metric) for metric in GROUP_METRICS]
-        print(f"{one.name:28}" + "".join(f"{'-' if mean is None else f'{mean:.4f}':>12}" for mean in means))
+        print(f"{one.name:33}" + "".join(f"{'-' if mean is None else f'{mean:.4f}':>13}" for mean in means))
 
 
 def print_beyond(beyond: Mapping[str, Mapping[str, float]]) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
     "serve": "serve recommendations over HTTP, with a web page",
     "check": "compare all files of a store or a run with their checksums",
     "export": "write embeddings, or the encoders as ONNX, for other programs",
+    "completion": "print a script that completes commands and options in a shell",
     "doctor": "show versions, device, memory, precision and what is missing",
 }
 

@@ -1,7 +1,7 @@
 """Embeddings and impressions in, a report out: ranking and recall with intervals, overall and by group.
 
-The groups are users with no, few and many clicks, and articles that were seen in training or not; for the latter,
-only candidates of that kind are ranked against each other.
+The groups are users with no, few and many clicks, articles that were seen in training or not, and articles
+that were clicked there never, rarely or often. Articles are ranked against candidates of their own kind only.
 """
 
 import math
@@ -28,6 +28,8 @@ TARGET_AT = 10
 """Number of retrieved articles at which hit and NDCG are measured, in logs of clicks without impressions."""
 FEW_CLICKS = 5
 """Longest history that counts as short, in clicks."""
+MANY_CLICKS = 5
+"""Fewest clicks in train by which an article counts as clicked often."""
 
 Values = dict[str, NDArray[np.float64]]
 """Value of every impression, by metric; NaN where it has none."""
@@ -66,7 +68,8 @@ class Report:
     overall: Summary
     """Metrics over all impressions."""
     groups: Mapping[str, Summary]
-    """Metrics by group: `history_*` by length of the history, `news_seen` and `news_unseen`."""
+    """Metrics by group: `history_*` by length of the history, `news_seen` and `news_unseen`, and `news_clicked_*`
+    by clicks on the article in train."""
     retrieved: Retrieved
     """Ranks of the clicked articles among all articles, and facts about the index."""
     num_candidates_without_text: int
@@ -98,6 +101,7 @@ def evaluate(
     *,
     clusters: NDArray[np.integer] | None = None,
     seen: NDArray[np.bool_] | None = None,
+    train_clicks: NDArray[np.integer] | None = None,
     pools: NDArray[np.integer] | None = None,
     searches_all: bool = False,
     build_index: BuildIndex = HnswIndex.build,
@@ -108,16 +112,26 @@ def evaluate(
 
     `clusters` is the number of each impression's user: intervals are over users, by default over rows of
     `impressions.histories`, of which a user has several where histories grow within the split.
-    `seen` is whether each article was seen in training (`seen_in_training`); without it those groups are left out.
-    `pools` is the pool of articles from which each impression's user is served; by default all candidates of the
-    split are one pool. With `searches_all`, the pool is all articles of `news_VD`.
+    `seen` is whether each article was seen in training (`seen_in_training`), `train_clicks` how often it was
+    clicked there; without them those groups are left out. `pools` is the pool of articles from which each
+    impression's user is served; by default all candidates of the split are one pool. With `searches_all`, the pool
+    is all articles of `news_VD`.
     """
     if pools is None:
         pools = np.zeros(len(impressions.users), np.int64)
     scores, retrieved = score_and_retrieve(
         impressions, news_VD, encode_users, build_index, pools, searches_all=searches_all, report=report
     )
-    return summarise(impressions, scores, retrieved, rng, clusters=clusters, seen=seen, resamples=resamples)
+    return summarise(
+        impressions,
+        scores,
+        retrieved,
+        rng,
+        clusters=clusters,
+        seen=seen,
+        train_clicks=train_clicks,
+        resamples=resamples,
+    )
 
 
 def evaluate_user_dependent(
@@ -127,6 +141,7 @@ def evaluate_user_dependent(
     *,
     clusters: NDArray[np.integer] | None = None,
     seen: NDArray[np.bool_] | None = None,
+    train_clicks: NDArray[np.integer] | None = None,
     pools: NDArray[np.integer] | None = None,
     searches_all: bool = False,
     resamples: int = RESAMPLES,
@@ -138,7 +153,16 @@ def evaluate_user_dependent(
     scores, retrieved = score_and_retrieve_user_dependent(
         impressions, encode_for_user, pools, searches_all=searches_all, report=report
     )
-    return summarise(impressions, scores, retrieved, rng, clusters=clusters, seen=seen, resamples=resamples)
+    return summarise(
+        impressions,
+        scores,
+        retrieved,
+        rng,
+        clusters=clusters,
+        seen=seen,
+        train_clicks=train_clicks,
+        resamples=resamples,
+    )
 
 
 def summarise(
@@ -149,16 +173,19 @@ def summarise(
     *,
     clusters: NDArray[np.integer] | None,
     seen: NDArray[np.bool_] | None,
+    train_clicks: NDArray[np.integer] | None = None,
     resamples: int,
 ) -> Report:
     """Compute the report from scores and retrieved ranks."""
     are_targets = bool((scores.lengths == 1).all() and (impressions.labels == 1).all())
     users = impressions.users if clusters is None else clusters
     everything = _measure(users, scores, retrieved.found, impressions.labels, are_targets=are_targets)
-    groups = {
-        name: _summarise(measured, rng, resamples)
-        for name, measured in _groups(impressions, scores, retrieved.found, everything, seen)
-    }
+    groups = {name: _summarise(everything.select(rows), rng, resamples) for name, rows in _by_history(impressions)}
+    for name, is_kind in _kinds(seen, train_clicks).items():
+        # clicks in train came later: a generator of their own leaves all other intervals as they were
+        own_rng = rng.spawn(1)[0] if name.startswith("news_clicked") else rng
+        measured = _among(is_kind, users, impressions, scores, retrieved.found, are_targets=are_targets)
+        groups[name] = _summarise(measured, own_rng, resamples)
     return Report(
         overall=_summarise(everything, rng, resamples),
         groups=groups,
@@ -217,28 +244,43 @@ def _measure(
     )
 
 
-def _groups(
+def _by_history(impressions: Impressions) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Impressions of users with no, few and many clicks."""
+    num_clicks = impressions.histories.lengths[impressions.users]
+    yield "history_empty", num_clicks == 0
+    yield f"history_1_to_{FEW_CLICKS}", (num_clicks > 0) & (num_clicks <= FEW_CLICKS)
+    yield f"history_over_{FEW_CLICKS}", num_clicks > FEW_CLICKS
+
+
+def _kinds(
+    seen: NDArray[np.bool_] | None, train_clicks: NDArray[np.integer] | None
+) -> dict[str, NDArray[np.bool_]]:
+    """Whether each article is of a kind, by the name of the kind."""
+    kinds = {} if seen is None else {"news_seen": seen, "news_unseen": ~seen}
+    if train_clicks is not None:
+        kinds |= {
+            "news_clicked_0": train_clicks == 0,
+            f"news_clicked_1_to_{MANY_CLICKS - 1}": (train_clicks > 0) & (train_clicks < MANY_CLICKS),
+            f"news_clicked_{MANY_CLICKS}_up": train_clicks >= MANY_CLICKS,
+        }
+    return kinds
+
+
+def _among(
+    is_kind: NDArray[np.bool_],
+    users: NDArray[np.integer],
     impressions: Impressions,
     scores: Ragged,
     found: NDArray[np.int32],
-    everything: _Measured,
-    seen: NDArray[np.bool_] | None,
-) -> Iterator[tuple[str, _Measured]]:
-    num_clicks = impressions.histories.lengths[impressions.users]
-    few = (num_clicks > 0) & (num_clicks <= FEW_CLICKS)
-    yield "history_empty", everything.select(num_clicks == 0)
-    yield f"history_1_to_{FEW_CLICKS}", everything.select(few)
-    yield f"history_over_{FEW_CLICKS}", everything.select(num_clicks > FEW_CLICKS)
-    if seen is None:
-        return
-    for name, is_kind in (("news_seen", seen), ("news_unseen", ~seen)):
-        mask = is_kind[impressions.candidates.values] & (impressions.candidates.values != PAD_NEWS)
-        offsets = np.concatenate([[0], np.cumsum(mask)])
-        selected = Ragged(values=scores.values[mask], offsets=offsets[scores.offsets])
-        are_targets = bool(everything.targets)
-        labels = impressions.labels[mask]
-        measured = _measure(everything.users, selected, found[mask], labels, are_targets=are_targets)
-        yield name, measured.select(selected.lengths > 0)
+    *,
+    are_targets: bool,
+) -> _Measured:
+    """Measure the candidates of one kind against each other, in impressions that have any."""
+    mask = is_kind[impressions.candidates.values] & (impressions.candidates.values != PAD_NEWS)
+    offsets = np.concatenate([[0], np.cumsum(mask)])
+    selected = Ragged(values=scores.values[mask], offsets=offsets[scores.offsets])
+    measured = _measure(users, selected, found[mask], impressions.labels[mask], are_targets=are_targets)
+    return measured.select(selected.lengths > 0)
 
 
 def _summarise(measured: _Measured, rng: np.random.Generator, resamples: int) -> Summary:

@@ -91,11 +91,14 @@ class NewsModule(nn.Module):
         A trained encoder prepares them like its training data, refined if that was. `categories_M` are indices of
         their categories, 0 where unknown.
         """
+        news = replace(self.pack(texts), categories_M=categories_M)
+        return self.encode_all(news, report=report).numpy()
+
+    def pack(self, texts: Sequence[Article]) -> PackedNews:
+        """Pack raw texts; a trained encoder prepares them like its training data."""
         if self.packer is None:
-            news = pack_texts(texts, self.tokenizer, self.segment_length)
-        else:
-            news = self.packer(texts)
-        return self.encode_all(replace(news, categories_M=categories_M), report=report).numpy()
+            return pack_texts(texts, self.tokenizer, self.segment_length)
+        return self.packer(texts)
 
     def encode_all(self, news: PackedNews, *, tokens_per_batch: int = 8192, report: Report = silent) -> Tensor:
         """Encode many articles, (news, dim) in host memory, without gradient; similar lengths share a batch."""

@@ -7,14 +7,15 @@ Shapes: M articles   K segments   W words per segment   E word width   D embeddi
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.config import WordConfig
+from speedyfeed.models.config import FROM_WORDS, WITH_CATEGORIES, WordConfig
 from speedyfeed.models.id_maps import UNKNOWN, IdMaps
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
@@ -272,10 +273,26 @@ def _topics(news: PackedNews, device: torch.device) -> tuple[Tensor, Tensor]:
     return category_M.to(device), subcategory_M.to(device)
 
 
-WORD_ENCODERS: dict[str, type[NRMSNews] | type[NAMLNews] | type[LSTURNews] | type[NPANews]] = {
+WORD_ENCODERS: dict[str, Callable[..., WordEncoder]] = {
     "nrms": NRMSNews,
     "naml": NAMLNews,
     "lstur": LSTURNews,
     "npa": NPANews,
 }
 """News encoders that start from words, by name; `--encoder` takes these or a language model."""
+
+
+def register_word_encoder(name: str, kind: Any) -> None:
+    """Make a word encoder of your own known by a name, which `encoder` in the settings of a run then takes.
+
+    `kind` is a class of the protocol `WordEncoder`, built as `kind(dim=, config=, id_maps=, user_embeddings=)`.
+    Register it in every process that trains or loads such a model.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise InputError(f"word encoder {name!r}: found {kind!r}, expected a class of torch.nn.Module")
+    traits: Any = kind
+    if traits.is_user_dependent:
+        raise InputError(f"word encoder {name!r}: is_user_dependent is True, expected False: only npa may be")
+    WORD_ENCODERS[name] = traits
+    FROM_WORDS.add(name)
+    (WITH_CATEGORIES.add if traits.uses_categories else WITH_CATEGORIES.discard)(name)

@@ -9,11 +9,11 @@ from tyro.conf import arg
 from speedyfeed.errors import InputError
 from speedyfeed.ranges import MANY, Ranges, check_ranges
 
-FROM_WORDS = ("nrms", "naml", "lstur", "npa")
-"""Names of the news encoders that start from words."""
-USER_DEPENDENT = ("npa",)
+FROM_WORDS = {"nrms", "naml", "lstur", "npa"}
+"""Names of the news encoders that start from words; `register_word_encoder` adds to them."""
+USER_DEPENDENT = {"npa"}
 """Names of those by which an article has a different embedding for every user."""
-WITH_CATEGORIES = ("naml", "lstur")
+WITH_CATEGORIES = {"naml", "lstur"}
 """Names of those that learn an embedding of each category."""
 
 

@@ -6,7 +6,7 @@ results. Both spill to disk, so memory stays bounded by `EngineConfig.memory`.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,10 @@ def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
         backend = ibis.duckdb.connect(
             memory_limit=f"{config.memory}GB", temp_directory=str(scratch / "spill"), threads=threads
         )
-        backend.raw_sql("SET enable_progress_bar = false")
+        with suppress(
+            duckdb.InvalidInputException
+        ):  # in a notebook without ipywidgets there is no bar to turn off
+            backend.raw_sql("SET enable_progress_bar = false")
         try:
             yield Engine(backend, scratch)
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
