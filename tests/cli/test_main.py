@@ -91,6 +91,7 @@ WRONG_WORDS = {
     "train --lrr 3 s r": "unknown option --lrr, perhaps --lr is meant",
     "train s r --news.dim -1": "--news.dim -1: expected a number from 0 to 65536",
     "train s r --news.frozen-gigabytes=-1": "--news.frozen-gigabytes -1.0: expected a number from 0 to 1000000000",
+    "recommend r --k 0": "--k 0: expected a number from 1 to 1000000000",
     "recommend r -k 3": "unknown option -k, perhaps --k is meant",
     "train s r --cache.gradients": "unknown option --cache.gradients, perhaps --cache.no-gradients is meant",
     "sweep s o --seeds 1 x": "--seeds 1 x: expected a whole number, one or more",

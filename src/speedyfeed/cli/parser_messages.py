@@ -65,7 +65,8 @@ def _no_value(found: re.Match[str], rest: Sequence[str]) -> str:
 
 
 def _out_of_range(found: re.Match[str], rest: Sequence[str]) -> str:
-    return f"--{found[1]}.{found[2].replace('_', '-')} {found[3]}"
+    group = "" if found[1] == "Arguments" else f"{found[1]}."  # or the options of the command itself
+    return f"--{group}{found[2].replace('_', '-')} {found[3]}"
 
 
 def _superfluous(found: re.Match[str], rest: Sequence[str]) -> str:
