@@ -1,8 +1,14 @@
 """The examples run as they are, on tiny data; each fits on a screen."""
 
 import json
+import re
+import socket
 import sys
+import time
+from collections import Counter
 from pathlib import Path
+from threading import Event, Thread
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -65,3 +71,51 @@ def test_own_reader(tmp_path):
         (folder / "articles.jsonl").write_text("\n".join(map(json.dumps, articles)))
         (folder / "views.jsonl").write_text(json.dumps(view))
     assert run_example("own_reader.py", tmp_path / "logs", tmp_path / "store") == "4 articles, splits train, dev\n"
+
+
+def ask(port: int, is_over: Event, answers: Counter) -> None:
+    """Ask for recommendations until it is over; from the first answer on, count answers and failures by model."""
+    asked = Request(f"http://127.0.0.1:{port}/v1/recommend", b"{}", {"content-type": "application/json"})
+    while not is_over.is_set():
+        try:
+            with urlopen(asked) as answer:
+                answers[json.load(answer)["model"]] += 1
+        except OSError:
+            answers["none"] += bool(answers) and not is_over.is_set()
+        time.sleep(0.02)
+
+
+def test_nightly(tiny_encoder, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    is_over, answers = Event(), Counter()
+    asking = Thread(target=ask, args=(port, is_over, answers))
+    asking.start()
+    words = (tmp_path / "week", "--encoder", tiny_encoder, "--users", 200, "--days", 2, "--port", port)
+    try:
+        told = run_example("nightly.py", *words)
+    finally:
+        is_over.set()
+        asking.join()
+    first, second = re.findall(r"AUC (\S+), trained once (\S+), \S+ minutes", told)
+    assert first[0] == first[1]
+    assert second[0] != second[1]
+    assert len(set(answers) - {"none"}) == 2, "both models have answered"
+    assert answers["none"] <= 1, "the last request may meet the end of the service"
+
+
+def test_the_notebook_runs_and_is_saved_with_its_outputs():
+    pytest.importorskip("nbclient")
+    from tools.run_notebook import NOTEBOOK, run_notebook
+
+    saved = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    cells = run_notebook(NOTEBOOK).cells
+    for before, now in zip(saved, cells, strict=True):
+        if before["cell_type"] == "code":
+            assert before["execution_count"] == now.execution_count
+            kinds = [[set(output.get("data", {})) for output in cell["outputs"]] for cell in (before, now)]
+            assert kinds[0] == kinds[1], "".join(before["source"])
+    shown = json.dumps([cell["outputs"] for cell in saved if cell["cell_type"] == "code"])
+    assert shown.count("100%") == 4, "progress is shown by synthesize, prepare, train and evaluate"
+    assert not re.search(r"/(home|root|tmp|work|Users|usr)/|[A-Z]:\\\\", shown), "no paths of a machine"

@@ -15,7 +15,7 @@ LAYERS = (
     ("model_card", "synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),
     ("pretrained",),
-    ("evaluation", "onnx_export", "serving"),
+    ("evaluation", "onnx_export", "sentence_transformer", "serving"),
     ("training",),
     ("recipes", "run_evaluation"),
     ("profile", "sweep"),

@@ -211,7 +211,7 @@ def test_a_word_encoder_of_ones_own_trains_is_saved_and_evaluated(store, tmp_pat
     assert run.model.news.word_encoder.category.num_embeddings > 2
     assert 0 < run.evaluate(exact=True).overall.metrics["auc"].mean < 1
     FROM_WORDS.discard(bag)  # as in a process that has not registered it
-    with pytest.raises(InputError, match="bag"):
+    with pytest.raises(InputError, match="found the news encoder 'bag' of another package"):
         speedyfeed.Recommender.from_pretrained(run.path)
 
 

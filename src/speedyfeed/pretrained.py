@@ -232,6 +232,11 @@ class Recommender(RecommenderModule):
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise _other_version(folder, f"settings that this one does not know ({error})") from error
+        if not config.uses_words and not (folder / ENCODER / "config.json").exists():
+            raise InputError(
+                f"{folder}: found the news encoder {config.news.encoder!r} of another package, expected it "
+                "registered; call register_word_encoder first"
+            )
         encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_weights(model, folder / WEIGHTS)
