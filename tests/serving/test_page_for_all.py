@@ -51,6 +51,7 @@ def find_axe() -> str:
     return (Path(found.origin).parent / "axe.min.js").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(page, theme):
     axe = find_axe()
@@ -118,6 +119,7 @@ def test_light_and_dark(page):
     page.find("#theme").click()
 
 
+@pytest.mark.slow
 def test_no_width_needs_sideways_scrolling(page):
     page.read(1)
     for width in WIDTHS:
