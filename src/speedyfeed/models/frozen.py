@@ -10,7 +10,6 @@ Shapes: M articles   T tokens
 """
 
 import copy
-import logging
 from pathlib import Path
 
 import torch
@@ -20,8 +19,6 @@ from transformers import PreTrainedModel
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import Layout, build_layout
 from speedyfeed.models.packed import PackedNews, count_up
-
-log = logging.getLogger(__name__)
 
 BEFORE = ("embeddings", "embeddings_project")
 """Modules that stock models run before their layers."""
@@ -74,7 +71,6 @@ class FrozenBelow:
         if not 0 < train_layers <= len(layers):
             raise InputError(f"cannot train {train_layers} layers: the encoder has {len(layers)}")
         self._model, self._bus, self._backend, self._states = model, bus, backend, states
-        self._has_warned = False
         trained = layers[len(layers) - train_layers :]
         self._bottom = _replaced(model, path, nn.ModuleList(layers[: len(layers) - train_layers]))
         self._top = _replaced(model, path, nn.ModuleList(trained))
@@ -97,9 +93,6 @@ class FrozenBelow:
 
     def encode(self, news: PackedNews, layout: Layout, first_position: int) -> Tensor:
         """Hidden states in packed order; the frozen layers run only once for an article with an id."""
-        if news.ids_M is None and torch.is_grad_enabled() and not self._has_warned:
-            self._has_warned = True
-            log.warning("articles without ids: their frozen layers run at every step instead of once")
         rows = self._encode_below(news, first_position)
         hidden = rows.to(layout.order_T.device)[layout.order_T]
         output: Tensor = self._top(
