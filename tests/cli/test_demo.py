@@ -22,15 +22,12 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
         train=replace(mini.train, precision="fp32"),
     )
     monkeypatch.setattr(demo, "SynthConfig", lambda: small)
-    naml = recipe("naml")
-    short = replace(naml, words=replace(naml.words, width=8), train=replace(naml.train, steps=2))
-    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny, "naml": short}.get)
+    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny}.get)
     words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
     main(words)
     said = capsys.readouterr().out
     for part in (
         "popularity",
-        "naml",
         "untrained",
         "this model",
         "of the way",

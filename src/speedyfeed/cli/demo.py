@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from speedyfeed.training.run_folder import RunFolder
 
 CHANCE = 0.5
-BASELINE = "naml"
-"""Recipe that the trained model is compared with."""
 VALIDATIONS = 1
 """Number of validations of each run: one, at its end."""
 MODEL_READS = ("title", "abstract")
@@ -70,21 +68,12 @@ def run(arguments: Arguments) -> None:
     print(f"\nPrepared for training in {store_path}")
     print_summary(store)
 
-    top, naml = recipe("speed-top"), recipe(BASELINE)
-    runs = {
-        "untrained": ("MiniLM before training", _shortened(top, steps=0, validations=0)),
-        BASELINE: ("NAML, a baseline that learns words from the log", _shortened(naml, validations=VALIDATIONS)),
-        path.name: (
-            "speed-top, the last layers of MiniLM and the rest,",
-            _shortened(top, steps=arguments.steps, validations=VALIDATIONS),
-        ),
-    }
-    trained = {}
-    for name, (title, config) in runs.items():
-        print(f"\nTraining {title}, in {arguments.out / name}" if config.train.steps != 0 else f"\n{title}")
-        trained[name] = _train(arguments.out / name, config, store)
-    untrained, baseline, ours = trained.values()
-    _print_quality(newsroom, untrained, baseline, ours)
+    top = recipe("speed-top")
+    print("\nMiniLM before training")
+    untrained = _train(arguments.out / "untrained", _shortened(top, steps=0, validations=0), store)
+    print(f"\nTraining speed-top in {path}")
+    ours = _train(path, _shortened(top, steps=arguments.steps, validations=VALIDATIONS), store)
+    _print_quality(newsroom, untrained.evaluated, ours)
     _print_speed(ours.config, ours.outcome, path, store)
     _print_user(ours.finished, store)
     print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
@@ -131,7 +120,7 @@ def _open_run(path: Path, config: RunConfig, store: Store) -> "RunFolder":
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, untrained: _Trained, baseline: _Trained, ours: _Trained) -> None:
+def _print_quality(newsroom: Newsroom, untrained: "Report", ours: _Trained) -> None:
     overall = ours.evaluated.overall
     found = overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
@@ -139,8 +128,7 @@ def _print_quality(newsroom: Newsroom, untrained: _Trained, baseline: _Trained, 
     rows = {
         "chance": (CHANCE, ""),
         "popularity": (newsroom.popularity_auc, ""),
-        BASELINE: (baseline.evaluated.overall.metrics["auc"].mean, "learns words from the log"),
-        "untrained": (untrained.evaluated.overall.metrics["auc"].mean, "MiniLM as it was downloaded"),
+        "untrained": (untrained.overall.metrics["auc"].mean, "MiniLM as it was downloaded"),
         "this model": (found.mean, f"95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}"),
         "best": (newsroom.best_auc, "with every user's true interests"),
     }
