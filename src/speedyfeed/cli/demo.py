@@ -89,9 +89,9 @@ class _Trained:
     evaluated: "Report"
 
 
-def _shortened(run: RunConfig, **train: int) -> RunConfig:
-    """A run with other settings of its length."""
-    return dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
+def _shortened(run: RunConfig, *, steps: int, validations: int) -> RunConfig:
+    """A run of another length."""
+    return dataclasses.replace(run, train=dataclasses.replace(run.train, steps=steps, validations=validations))
 
 
 def _train(path: Path, config: RunConfig, store: Store) -> _Trained:
