@@ -47,7 +47,7 @@ def main(
         if not night:
             command = [sys.executable, "-m", "speedyfeed", "serve", folder / "current", f"--port={port}"]
             service = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-            atexit.register(service.terminate)
+            atexit.register(service.kill)
             print(next(line for line in service.stderr if line.startswith("serving at")), end="")
         else:
             urlopen(Request(f"http://127.0.0.1:{port}/v1/reload", method="POST")).close()

@@ -86,7 +86,7 @@ def measure(config: GrowthConfig) -> GrowthFigures:
     store = store_of(config.store)
     rows = []
     for name in config.recipes:
-        run = timed_run(name, encoder=config.encoder, precision=config.precision, seed=config.seed)
+        run = timed_run(name, encoder=config.encoder, precision=config.precision, seed=config.seed, in_batch=0.0)
         rows += measure_recipe(name, run, store, config)
     return GrowthFigures(rows=rows)
 

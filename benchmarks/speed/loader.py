@@ -92,7 +92,9 @@ class Epoch:
 
 def measure(config: LoaderBenchmarkConfig) -> LoaderFigures:
     """Measure the loader at all sizes, then the trainer."""
-    run = timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
+    run = timed_run(
+        config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed, in_batch=0.0
+    )
     store = store_of(config.store)
     epochs = []
     context = multiprocessing.get_context("spawn")

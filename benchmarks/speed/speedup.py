@@ -184,7 +184,9 @@ def measure(config: SpeedupConfig) -> SpeedupFigures:
 
 def our_run(config: SpeedupConfig) -> RunConfig:
     """The accelerated run, which the conventional one is compared with."""
-    return timed_run(config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed)
+    return timed_run(
+        config.recipe, encoder=config.encoder, precision=config.precision, seed=config.seed, in_batch=0.0
+    )
 
 
 def deduplicated(slow: RunConfig) -> RunConfig:

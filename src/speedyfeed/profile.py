@@ -91,14 +91,20 @@ def profile(store: Store, config: ProfileConfig, report: Report = silent) -> Pro
     )
 
 
-def timed_run(name: str, *, encoder: str | None, precision: str, seed: int) -> RunConfig:
-    """A recipe with a language model, without validations, as its steps are timed."""
+def timed_run(
+    name: str, *, encoder: str | None, precision: str, seed: int, in_batch: float | None = None
+) -> RunConfig:
+    """A recipe with a language model, without validations, as its steps are timed.
+
+    With `in_batch` 0 its clicks have the loss of the conventional workflow, so that both can be compared.
+    """
     run = recipe(name)
     if run.recommender.uses_words:
         raise InputError(f"--recipe {name}: has no language model; choose one that has, such as speed-mini")
     return replace(
         run,
         news=replace(run.news, encoder=encoder or run.news.encoder),
+        loss=run.loss if in_batch is None else replace(run.loss, in_batch=in_batch),
         train=replace(run.train, precision=precision, validations=0, seed=seed, epochs=MANY),
     )
 

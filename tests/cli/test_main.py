@@ -44,7 +44,7 @@ def test_help_fits_a_narrow_terminal_and_shows_only_defaults_that_can_be_typed(c
         main([command, "--help"])
     page = capsys.readouterr().out
     assert stop.value.code == 0
-    assert max(map(len, page.splitlines())) == 80
+    assert max(map(len, page.splitlines())) <= 80
     assert not re.findall(r"^│ +│$", page, re.MULTILINE)
     assert not re.findall(r"default: (?:None|True|False)|\{None", page)
     text = " ".join(page.replace("│", " ").split())

@@ -4,7 +4,7 @@ Intervals are over users, since the impressions of one user are alike. With --mo
 two recipes with other seeds, they are over users and seeds. Texts are prepared for each run as in its training, so
 that runs on differently prepared stores can be compared.
 
-Example: speedyfeed compare runs/nrms-0 runs/mini-0 --more-a runs/nrms-1 --more-b runs/mini-1
+Example: speedyfeed compare runs/a0 runs/b0 --more-a runs/a1 --more-b runs/b1
 """
 
 import json

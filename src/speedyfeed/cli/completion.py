@@ -1,6 +1,6 @@
 """Print a script that completes commands, options and values in a shell.
 
-Example: speedyfeed completion bash > ~/.local/share/bash-completion/completions/speedyfeed
+Example: speedyfeed completion bash > speedyfeed.bash && . ./speedyfeed.bash
 """
 
 import contextlib

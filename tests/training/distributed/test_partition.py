@@ -64,6 +64,7 @@ def batch_of(histories, has_own_negatives):
         deliver_E=np.zeros(0, np.int32),
         num_tokens=9,
         num_padded_tokens=9,
+        is_full=False,
         after=Position(),
     )
 

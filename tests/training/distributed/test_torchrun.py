@@ -30,11 +30,10 @@ def weights(run):
 
 
 def clicks_of_an_epoch(store, config):
-    """Clicks to learn from: all, or those with negatives of their own."""
+    """Clicks to learn from, those without negatives of their own by their weight in the loss."""
     lengths = np.minimum(store.train.clicks.lengths, config.batch.max_clicks)
-    if config.loss.fallback_negatives_weight:
-        return int(lengths.sum())
-    return int(count_with_pool(store.train, store.train.clicks.offsets[1:] - lengths).sum())
+    num_own = int(count_with_pool(store.train, store.train.clicks.offsets[1:] - lengths).sum())
+    return pytest.approx(num_own + config.loss_on(store.train).fallback_click_weight * (lengths.sum() - num_own))
 
 
 def stopping_at(step, rank):
