@@ -133,7 +133,13 @@ def variants_of(ours: RunConfig) -> dict[str, RunConfig]:
     """The conventional run, each technique alone (`only ...`), and one after the other (`+ ...`) up to ours."""
     slow, known = conventional(ours), switches(ours)
     # Planned as whole updates; `cut` cuts them into pieces that fit into memory.
-    slow = replace(slow, batch=replace(slow.batch, size=CONVENTIONAL_SIZE), train=ours.train)
+    # Without the in-batch loss, all of them learn from the same clicks.
+    slow = replace(
+        slow,
+        loss=replace(slow.loss, in_batch=0.0),
+        batch=replace(slow.batch, size=CONVENTIONAL_SIZE),
+        train=ours.train,
+    )
     _, *others = known  # the first alone is the first of those one after the other
     _, *steps = accumulate(known.values(), lambda run, switch: switch(run), initial=slow)
     steps[-1] = replace(steps[-1], loss=ours.loss)  # an in-batch loss needs all of them

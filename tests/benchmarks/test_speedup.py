@@ -39,7 +39,7 @@ def test_the_first_variant_is_conventional_and_the_last_is_ours(runs):
     assert len(names) == 2 * len(switches(runs[names[-1]]))
     last, first = runs[names[-1]], runs["conventional"]
     twin = conventional(last)
-    assert replace(twin, batch=replace(twin.batch, size=32), train=last.train) == first
+    assert replace(twin, loss=last.loss, batch=replace(twin.batch, size=32), train=last.train) == first
     ours = our_run(SpeedupConfig())
     assert list(variants_of(ours).values())[-1] == ours
 
