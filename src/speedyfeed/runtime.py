@@ -18,10 +18,10 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 WORTHWHILE = 1.05
 """Minimum speed-up of bf16 over fp32 for `auto` to choose it; below that, accuracy is worth more."""
 
-DECISIVE = 3.0
-"""Ratio of the timings of both precisions from which on one timing of each is enough."""
-MIN_REPEATS = 3
-"""Minimum number of timings of each precision; the shortest counts."""
+DECISIVE = 1.1
+"""Ratio to `WORTHWHILE`, either way, from which on no more timings are needed."""
+MIN_REPEATS = 2
+"""Minimum number of timings of each precision; the shortest counts, and the first pays for allocations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +58,14 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
+def require_precision(name: str, device: torch.device) -> None:
+    """Refuse a precision that there is not, or not on this device; `auto` is one that is measured."""
+    if name not in ("auto", *PRECISIONS):
+        raise InputError(f"no precision {name!r}: choose auto, {', '.join(PRECISIONS)}")
+    if name == "fp16" and device.type != "cuda":
+        raise InputError("precision fp16 needs CUDA: use bf16, fp32 or auto")
+
+
 def choose_precision(
     name: str, device: torch.device, trial: Callable[[], None], *, seconds: float = 2.0
 ) -> Precision:
@@ -66,10 +74,7 @@ def choose_precision(
         chosen = _measure(device, trial, seconds)
         log.info("precision %s: %s", chosen.name, chosen.reason)
         return chosen
-    if name not in PRECISIONS:
-        raise InputError(f"no precision {name!r}: choose auto, {', '.join(PRECISIONS)}")
-    if name == "fp16" and device.type != "cuda":
-        raise InputError("precision fp16 needs CUDA: use bf16, fp32 or auto")
+    require_precision(name, device)
     return Precision(name=name, device=device, reason="as asked")
 
 
@@ -84,17 +89,16 @@ def seed_everything(seed: int) -> torch.Generator:
 def _measure(device: torch.device, trial: Callable[[], None], seconds: float) -> Precision:
     candidates = [Precision(name=name, device=device, reason="candidate") for name in ("fp32", "bf16")]
     best = dict.fromkeys(("fp32", "bf16"), float("inf"))
-    for precision in candidates:  # warm-up: the first pass pays for allocations and kernel choice
-        _time(precision, trial)
     end = time.perf_counter() + seconds
     repeats = 0
-    while repeats < MIN_REPEATS or time.perf_counter() < end:
+    gain = WORTHWHILE
+    is_clear = False
+    while repeats < MIN_REPEATS or (not is_clear and time.perf_counter() < end):
         for precision in candidates:  # alternating, so that load of the machine affects both alike
             best[precision.name] = min(best[precision.name], _time(precision, trial))
         repeats += 1
-        if max(best.values()) > DECISIVE * min(best.values()):
-            break  # processors without bf16 take ten times as long: no need to measure that exactly
-    gain = best["fp32"] / best["bf16"]
+        gain = best["fp32"] / best["bf16"]
+        is_clear = not 1 / DECISIVE < gain / WORTHWHILE < DECISIVE
     name = "bf16" if gain >= WORTHWHILE else "fp32"
     kind = "of the clock" if device.type == "cuda" else "of processor time"
     reason = (

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedyfeed.batching import batches as module
-from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position, news_lengths
+from speedyfeed.batching import batcher as module
+from speedyfeed.batching.batcher import Batcher
+from speedyfeed.batching.batches import Batch, BatchConfig, Position, news_lengths
 from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
 from speedyfeed.batching.live_news import SPARE
 from speedyfeed.batching.sample import Instances, Sampler
@@ -53,12 +55,13 @@ def batches_of(
     plan: CachePlan,
     start: Position | None = None,
     stamps: Any = None,
-    debts: Any = None,
+    deferred: Any = None,
+    executor: Executor | None = None,
 ) -> list[Batch]:
     """All batches of some epochs."""
     stamps = new_stamps(NUM_NEWS) if stamps is None else stamps
     sampler = sampler_of(log, config, plan.seed)
-    batcher = Batcher(sampler, tokens, config, plan, start or Position(), stamps, debts)
+    batcher = Batcher(sampler, tokens, config, plan, start or Position(), stamps, deferred, executor)
     return list(takewhile(lambda batch: batch.epoch < EPOCHS, batcher))
 
 
@@ -125,7 +128,7 @@ class SlowBatcher:
         self.tokens = tokens.tolist()
         self.config = config
         self.written: dict[int, int] = {}
-        self.debts: dict[int, int] = {}
+        self.deferred: dict[int, int] = {}
         self.step = 0
         self.edges: list[float] = []
         if config.mode == "padded":
@@ -142,8 +145,8 @@ class SlowBatcher:
     def is_cache_hit(self, news: int) -> bool:
         if news not in self.written or self.step - self.written[news] > self.plan.gamma:
             return False
-        place = news if self.plan.draw == "news" else 0
-        fraction = to_uniform(random_bits(self.plan.seed, Stream.CACHE, self.step, np.array([place])))
+        position = news if self.plan.draw == "news" else 0
+        fraction = to_uniform(random_bits(self.plan.seed, Stream.CACHE, self.step, np.array([position])))
         return bool(fraction < 1 - np.exp(-self.plan.beta * self.step))
 
     def is_last_of_update(self) -> bool:
@@ -153,7 +156,7 @@ class SlowBatcher:
         if not self.is_last_of_update():
             return []
         chosen: list[int] = []
-        for since, news in sorted((since, news) for news, since in self.debts.items()):
+        for since, news in sorted((since, news) for news, since in self.deferred.items()):
             tokens = sum(self.tokens[one] for one in (*chosen, news))
             if since + self.plan.gamma < self.step and (not chosen or 16 * tokens <= self.config.token_budget):
                 chosen.append(news)
@@ -161,12 +164,12 @@ class SlowBatcher:
                 break
         return chosen
 
-    def owe(self, encoded: set[int], read: set[int]) -> None:
-        for news in encoded & self.debts.keys():
-            if self.is_last_of_update() and self.debts[news] <= self.step - self.plan.accumulate:
-                del self.debts[news]
+    def defer(self, encoded: set[int], read: set[int]) -> None:
+        for news in encoded & self.deferred.keys():
+            if self.is_last_of_update() and self.deferred[news] <= self.step - self.plan.accumulate:
+                del self.deferred[news]
         if self.plan.gradients:
-            self.debts = dict.fromkeys(read, self.step) | self.debts
+            self.deferred = dict.fromkeys(read, self.step) | self.deferred
 
     def num_tokens(self, encoded: set[int]) -> int:
         tokens = [self.tokens[news] for news in encoded]
@@ -176,15 +179,15 @@ class SlowBatcher:
         """At whose arrival the bucket closes, and with whom in it."""
         encoded: set[int] = set()
         longest_history = 0
-        for place, instance in enumerate(bucket):
+        for position, instance in enumerate(bucket):
             longest_history = max(longest_history, len(instance.candidates))
-            if longest_history * (place + 1) > self.config.max_clicks_per_batch:
-                return instance.arrival, bucket[:place]
+            if longest_history * (position + 1) > self.config.max_clicks_per_batch:
+                return instance.arrival, bucket[:position]
             news = {news for row in instance.candidates for news in row} - {PAD_NEWS}
             encoded |= {one for one in news if not self.is_cache_hit(one)}
             room = sum(self.tokens[news] for news in self.overdue())
             if self.num_tokens(encoded) >= self.config.token_budget - room:
-                return instance.arrival, bucket[: place + 1]
+                return instance.arrival, bucket[: position + 1]
         return None
 
     def emit(self, bucket: list[Waiting], members: list[Waiting]) -> Emitted:
@@ -193,7 +196,7 @@ class SlowBatcher:
         delivered = [news for news in self.overdue() if news not in merged - read]
         encoded = merged - read | set(delivered)
         self.written |= dict.fromkeys(encoded, self.step)
-        self.owe(encoded, read)
+        self.defer(encoded, read)
         self.step += 1
         del bucket[: len(members)]
         return [instance.user for instance in members], merged - read, read, delivered
@@ -258,7 +261,7 @@ def test_every_user_is_in_exactly_one_batch_of_an_epoch_with_all_clicks_and_nega
 @few
 @given(log=logs(), tokens=lengths, config=configs, plan=plans)
 def test_a_full_batch_has_not_reached_its_budget(log, tokens, config, plan):
-    plan = replace(plan, gradients=False)  # debts are no part of what fills a batch
+    plan = replace(plan, gradients=False)  # deferred gradients are no part of what fills a batch
     for batch in batches_of(log, tokens, config, plan):
         assert not batch.is_full or batch.num_padded_tokens < config.token_budget
 
@@ -306,7 +309,7 @@ def test_planned_reads_are_fresh_and_all_distinct_news_are_read_or_encoded(log, 
 
 @few
 @given(log=logs(), tokens=lengths, config=configs, plan=plans)
-def test_debts_that_are_overdue_are_delivered_one_at_least_in_each_update(log, tokens, config, plan):
+def test_overdue_gradients_are_delivered_one_at_least_in_each_update(log, tokens, config, plan):
     reads: list[tuple[int, int]] = []  # news and step of what is not delivered, oldest first
     waiting: list[tuple[int, int]] = []
     for batch in batches_of(log, tokens, config, plan):
@@ -328,12 +331,12 @@ def test_debts_that_are_overdue_are_delivered_one_at_least_in_each_update(log, t
 def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, plan, data):
     batches = batches_of(log, tokens, config, plan)
     stop = data.draw(st.integers(1, len(batches)))
-    stamps, debts = new_stamps(NUM_NEWS), new_stamps(NUM_NEWS)
+    stamps, deferred = new_stamps(NUM_NEWS), new_stamps(NUM_NEWS)
     for batch in batches[:stop]:
         encoded = np.concatenate([batch.encode_E, batch.deliver_E])
         stamps[encoded] = batch.step
-        plan.note_debts(debts, batch.step, encoded, batch.cached_R)
-    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps, debts)
+        plan.note_deferred(deferred, batch.step, encoded, batch.cached_R)
+    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps, deferred)
     assert [contents(batch) for batch in rest] == [contents(batch) for batch in batches[stop:]]
 
 
@@ -345,6 +348,27 @@ def test_batches_do_not_depend_on_how_many_users_are_sampled_at_once(log, tokens
         patch.setattr(module, "BLOCK_USERS", block)
         patch.setattr(module, "FIRST_CHUNK", block)
         assert [contents(batch) for batch in batches_of(log, tokens, config, plan)] == whole
+
+
+@few
+@given(
+    log=logs(),
+    tokens=lengths,
+    config=configs,
+    plan=plans,
+    block=st.integers(1, 5),
+    workers=st.integers(1, 4),
+    ahead=st.integers(0, 9),
+)
+def test_blocks_planned_in_parallel_give_the_batches_of_one_thread(
+    log, tokens, config, plan, block, workers, ahead
+):
+    alone = [contents(batch) for batch in batches_of(log, tokens, config, plan)]
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(workers) as executor:
+        patch.setattr(module, "BLOCK_USERS", block)
+        patch.setattr(module, "AHEAD", ahead)
+        together = batches_of(log, tokens, config, plan, executor=executor)
+        assert [contents(batch) for batch in together] == alone
 
 
 @few
@@ -370,7 +394,7 @@ def test_a_batch_exceeds_the_budget_by_its_last_user_at_most_and_never_the_cap(l
 
 
 def test_users_whose_news_are_all_cached_are_still_trained_on():
-    # Every user clicked the same two news: after step 0 nothing is left to encode for 20 steps.
+    # Every user clicked the same two articles: after step 0 nothing is left to encode for 20 steps.
     log = timelines([[(1, NO_POOL), (2, NO_POOL)]] * 50, [])
     tokens = np.full(NUM_NEWS + 1, 4)
     config = BatchConfig(token_budget=8, max_clicks=5, negatives=1, max_clicks_per_batch=10)
@@ -521,7 +545,7 @@ def test_padding_everywhere_counts_against_data_efficiency() -> None:
     assert (fast.num_tokens, fast.num_padded_tokens) == (21, 21)
     padded = batch(mode="padded", num_buckets=1)
     assert (padded.num_tokens, padded.num_padded_tokens) == (21, 24)
-    everywhere = batch(mode="padded", num_buckets=1, central=False)  # 4 places of clicks, 4 of negatives
+    everywhere = batch(mode="padded", num_buckets=1, central=False)  # 4 positions of clicks, 4 of negatives
     assert (everywhere.num_tokens, everywhere.num_padded_tokens) == (6 + 6 + 3 + 3 * 6, 8 * 6)
     fixed = batch(mode="padded", central=False, size=3, autoregressive=False)  # 3 x (4 clicks, target, negative)
     assert (fixed.num_tokens, fixed.num_padded_tokens) == (6 + (6 + 6 + 3) + 3 * 6, 3 * 6 * 6)

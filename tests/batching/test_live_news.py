@@ -75,7 +75,7 @@ def test_negatives_do_not_depend_on_the_other_clicks_of_a_block():
     live = LiveNews(log, negatives=3, seed=1)
     positions = rng.permutation(200)
     together = live.draw(positions, positions // 5, 2)
-    alone = [live.draw(positions[[place]], positions[[place]] // 5, 2)[0] for place in range(200)]
+    alone = [live.draw(positions[[number]], positions[[number]] // 5, 2)[0] for number in range(200)]
     assert np.array_equal(together, alone)
     assert not np.array_equal(together, live.draw(positions, positions // 5, 3))
 

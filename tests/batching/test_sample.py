@@ -80,8 +80,8 @@ def test_a_user_gets_the_same_in_any_block_and_order(log, negatives, data):
     together = draws.sample(everyone, 1)
     rows = np.array(data.draw(st.permutations(range(len(everyone)))))
     others = draws.sample(everyone[rows], 1)
-    for place, row in enumerate(rows):
-        assert others.candidates[place].tolist() == together.candidates[int(row)].tolist()
+    for position, row in enumerate(rows):
+        assert others.candidates[position].tolist() == together.candidates[int(row)].tolist()
     for row, user in enumerate(everyone):
         assert draws.sample(np.array([user]), 1).candidates[0].tolist() == together.candidates[row].tolist()
 
@@ -98,7 +98,7 @@ def test_an_epoch_has_every_user_with_a_click_once_in_an_order_of_its_own():
 
 
 def test_negatives_change_with_the_epoch_and_the_seed():
-    log = timelines([[(1, NO_POOL)] * 100, [(2 + place % 8, NO_POOL) for place in range(100)]], [])
+    log = timelines([[(1, NO_POOL)] * 100, [(2 + position % 8, NO_POOL) for position in range(100)]], [])
     user = np.array([0])
     first = sampler(log).sample(user, 0).candidates.values
     assert np.array_equal(first, sampler(log).sample(user, 0).candidates.values)
@@ -168,13 +168,13 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
     ):
         clicks = log.clicks[user].tolist()
         skipped = len(clicks) - len(candidates)
-        for place, (click, pool) in enumerate(zip(candidates.tolist(), has_own_negatives, strict=True)):
+        for position, (click, pool) in enumerate(zip(candidates.tolist(), has_own_negatives, strict=True)):
             whose, rows, pools = next(one_by_one)
             assert whose == user
             *history, target = rows.tolist()
             assert target == click
             assert pools.tolist() == [False] * len(history) + [pool]
-            before = clicks[: skipped + place][-max_clicks:]
+            before = clicks[: skipped + position][-max_clicks:]
             assert history == [[news, *[0] * negatives] for news in before]
     assert next(one_by_one, None) is None
 

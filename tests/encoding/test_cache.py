@@ -94,7 +94,7 @@ def test_before_gamma_steps_everything_written_is_exported() -> None:
     assert filled().export(since=-17)["ids"].tolist() == [1, 2, 4]
 
 
-def test_the_checksum_tells_rows_stamps_and_places_apart() -> None:
+def test_the_checksum_tells_rows_stamps_and_positions_apart() -> None:
     caches = []
     for news, value, step in ((1, 1.0, 3), (2, 1.0, 3), (1, 1.5, 3), (1, 1.0, 4)):
         cache = NewsCache(num_news=5, width=2)

@@ -123,8 +123,8 @@ def encode_in_place(encoder: WordSum, ids: Tensor, read: set[int]) -> Tensor:
 
 def loss_of(clicks: Tensor, negatives: Tensor, clicked: Tensor) -> Tensor:
     """A user is the mean of earlier clicks, one vector short: enough for gradients to take every way."""
-    place = torch.arange(1, clicks.size(1) + 1)[:, None]
-    users = nn.functional.pad(clicks.cumsum(1)[:, :-1], (0, 0, 1, 0)) / place
+    position = torch.arange(1, clicks.size(1) + 1)[:, None]
+    users = nn.functional.pad(clicks.cumsum(1)[:, :-1], (0, 0, 1, 0)) / position
     shown = torch.cat([clicks[:, :, None], negatives], 2)
     return next_click_loss(Users(vectors_BKD=users).score(shown), clicked.float())
 
@@ -147,7 +147,9 @@ def test_encoding_once_is_encoding_in_place(data: st.DataObject) -> None:
     wanted = torch.autograd.grad(twin, parameters, allow_unused=True, materialize_grads=True)
 
     merged = encode(encoder, history, negatives, read)
-    clicks, passed = (dispatch(merged.news_MD, places) for places in (merged.history_BL, merged.negatives_BLN))
+    clicks, passed = (
+        dispatch(merged.news_MD, positions) for positions in (merged.history_BL, merged.negatives_BLN)
+    )
     loss = loss_of(clicks, passed, merged.history_BL > 0)
     gradients = torch.autograd.grad(loss, parameters)
     torch.testing.assert_close(loss, twin, rtol=1e-5, atol=1e-5)

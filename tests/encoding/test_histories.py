@@ -11,8 +11,9 @@ from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.checksums import CHECKSUMS
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
 from speedyfeed.models.config import RecommenderConfig
-from speedyfeed.pretrained import CONFIG, Recommender
+from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
+from speedyfeed.saved_model import CONFIG
 from speedyfeed.serving.feed import Feed
 from speedyfeed.serving.query import Query
 from speedyfeed.training.config import RunConfig

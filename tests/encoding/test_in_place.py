@@ -40,20 +40,20 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
         encoder, some_news(), some_cache(), encode_E=np.array(sorted(distinct - read), np.int32), **batch
     )
     num_central = encoder.num_encoded
-    places = encode_in_place(encoder, some_news(), some_cache(), **batch)
+    in_place = encode_in_place(encoder, some_news(), some_cache(), **batch)
     everywhere = history_BL.size + negatives_BLN.size
     num_cache_hits = np.isin(history_BL, list(read)).sum() + np.isin(negatives_BLN, list(read)).sum()
     assert encoder.num_encoded - num_central == everywhere - num_cache_hits  # padding too
     assert num_central == len(distinct - read)
 
     for at in ("history_BL", "negatives_BLN"):
-        ours, twin = (dispatch(m.news_MD, getattr(m, at)) for m in (places, central))
+        ours, twin = (dispatch(m.news_MD, getattr(m, at)) for m in (in_place, central))
         torch.testing.assert_close(ours, twin)
-        assert torch.equal(getattr(places, at) > 0, getattr(central, at) > 0)
-        assert torch.equal(places.ids_M[getattr(places, at)], central.ids_M[getattr(central, at)])
-    assert torch.equal(places.encoded_E, central.encoded_E)
-    torch.testing.assert_close(places.encoded_EH, central.encoded_EH)
-    (loss, gradients), (wanted_loss, wanted) = (loss_and_gradients(encoder, m) for m in (places, central))
+        assert torch.equal(getattr(in_place, at) > 0, getattr(central, at) > 0)
+        assert torch.equal(in_place.ids_M[getattr(in_place, at)], central.ids_M[getattr(central, at)])
+    assert torch.equal(in_place.encoded_E, central.encoded_E)
+    torch.testing.assert_close(in_place.encoded_EH, central.encoded_EH)
+    (loss, gradients), (wanted_loss, wanted) = (loss_and_gradients(encoder, m) for m in (in_place, central))
     torch.testing.assert_close(loss, wanted_loss)
     for gradient, expected in zip(gradients, wanted, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)

@@ -48,7 +48,7 @@ def test_an_encoder_with_frozen_layers_does_not_take_articles_for_news_it_knows(
     store = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store
     encoder = NewsEncoder(NewsEncoderConfig(encoder=str(tiny_encoder), train_layers=1)).eval()
     encoder.packer = packer_of(store)
-    known = encoder.encode_all(open_packed(store))  # its lower layers are kept by the number of the news
+    known = encoder.encode_all(open_packed(store))  # its lower layers are kept by the id of the article
     last, again = encoder.encode(ARTICLES[4:]), encoder.encode(ARTICLES[4:])
     np.testing.assert_allclose(last[0], known[5], atol=1e-6)
     np.testing.assert_allclose(last, again, atol=1e-6)

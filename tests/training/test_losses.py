@@ -26,12 +26,12 @@ def naive_next_click(
     """One click at a time."""
     total, weight_of_all = torch.zeros(()), 0.0
     for user in range(len(users)):
-        for place in range(users.size(1)):
-            if not clicked[user, place]:
+        for position in range(users.size(1)):
+            if not clicked[user, position]:
                 continue
-            weight = 1.0 if weights is None else float(weights[user, place])
-            good = torch.exp(users[user, place] @ clicks[user, place])
-            bad = sum(torch.exp(users[user, place] @ negative) for negative in negatives[user, place])
+            weight = 1.0 if weights is None else float(weights[user, position])
+            good = torch.exp(users[user, position] @ clicks[user, position])
+            bad = sum(torch.exp(users[user, position] @ negative) for negative in negatives[user, position])
             total = total - weight * torch.log(good / (good + bad))
             weight_of_all += weight
     return total / weight_of_all if weight_of_all else total
@@ -41,13 +41,13 @@ def naive_in_batch(users: Tensor, history: Tensor, news: Tensor, bias: Tensor | 
     """One click and one candidate at a time."""
     losses = []
     for user, own in enumerate(history.tolist()):
-        for place, target in enumerate(own):
+        for position, target in enumerate(own):
             if target == 0:
                 continue
             powers = {}
             for candidate in range(1, len(news)):
                 if candidate == target or candidate not in own:
-                    logit = users[user, place] @ news[candidate]
+                    logit = users[user, position] @ news[candidate]
                     powers[candidate] = torch.exp(logit if bias is None else logit + bias[candidate])
             losses.append(-torch.log(powers[target] / sum(powers.values())))
     return torch.stack(losses).mean() if losses else users.sum() * 0
@@ -149,7 +149,10 @@ def test_users_with_several_vectors_learn_in_batch_as_one_click_at_a_time(
 ) -> None:
     """Prefix t has weights for vectors 0 to t; users are taken by length and cut, which must change nothing."""
     positions = torch.tensor(
-        [[1 + (user + place) % 6 if place < n else 0 for place in range(3)] for user, n in enumerate(lengths)]
+        [
+            [1 + (user + position) % 6 if position < n else 0 for position in range(3)]
+            for user, n in enumerate(lengths)
+        ]
     )
     vectors, news = normal(len(lengths), 4, DIM, seed=seed), normal(7, DIM, seed=seed + 1)
     scores = normal(len(lengths), 3, 4, seed=seed + 2)
@@ -160,10 +163,10 @@ def test_users_with_several_vectors_learn_in_batch_as_one_click_at_a_time(
     logits = users.score_all(news)
     losses = []
     for user, own in enumerate(positions.tolist()):
-        for place, target in enumerate(own):
+        for position, target in enumerate(own):
             if target:
                 others = [one for one in range(1, 7) if one == target or one not in own]
-                losses.append(logits[user, place, others].logsumexp(0) - logits[user, place, target])
+                losses.append(logits[user, position, others].logsumexp(0) - logits[user, position, target])
     ours = in_batch_loss(users, positions, news, max_logits=max_logits)
     assert_twins(ours, torch.stack(losses).mean(), inputs=[vectors, scores, news])
 
@@ -172,8 +175,8 @@ def test_own_clicks_and_padding_are_no_negatives() -> None:
     users, news = normal(2, 2, DIM), normal(5, DIM)
     history = torch.tensor([[1, 2], [3, 0]])
     losses = []
-    for user, place, candidates in ((0, 0, [1, 3, 4]), (0, 1, [2, 3, 4]), (1, 0, [3, 1, 2, 4])):
-        losses.append(-(users[user, place] @ news[candidates].mT).log_softmax(0)[0])
+    for user, position, candidates in ((0, 0, [1, 3, 4]), (0, 1, [2, 3, 4]), (1, 0, [3, 1, 2, 4])):
+        losses.append(-(users[user, position] @ news[candidates].mT).log_softmax(0)[0])
     assert_twins(
         in_batch_loss(Users(vectors_BKD=users), history, news), torch.stack(losses).mean(), inputs=[users, news]
     )

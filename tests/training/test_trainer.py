@@ -20,16 +20,17 @@ from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
-from speedyfeed.pretrained import CONFIG, WEIGHTS, Recommender
+from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import conventional, recipe
 from speedyfeed.retrieval.rerank import PLAIN
+from speedyfeed.saved_model import CONFIG, WEIGHTS
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
-from speedyfeed.training.config import LossConfig
+from speedyfeed.training.config import LossConfig, TrainConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import StoreReference, open_run, start_run
-from speedyfeed.training.schedule import lr_factor
+from speedyfeed.training.schedule import Progress, Schedule, lr_factor
 from speedyfeed.training.trainer import Trainer
 from tests import forked
 
@@ -355,6 +356,16 @@ def test_a_recommender_goes_to_the_hub_with_what_each_call_takes(store, config, 
     assert {CONFIG, WEIGHTS} <= set(upload[0][1])
 
 
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [({}, (150, 400)), ({"steps": 10}, (5, 10)), ({"steps": 10, "minutes": 1.0}, (45, 60))],
+)
+def test_progress_counts_what_ends_the_run_first(limits, count):
+    progress = Progress(step=5, epochs=1.5, seconds=45.0)
+    schedule = Schedule(TrainConfig(epochs=4, **limits), progress, num_instances=100)
+    assert schedule.count == count
+
+
 def test_learning_rates_rise_and_fall():
     assert lr_factor(0.05, 0.1) == pytest.approx(0.5)
     assert lr_factor(0.1, 0.1) == pytest.approx(1.0)
@@ -412,6 +423,34 @@ def test_the_model_that_validates_best_is_saved_with_its_biases(store, config, t
     assert not torch.equal(initial[0], initial[1])
     assert torch.equal(saved.news.projection.weight, initial[best == "last"])
     assert any(saved.catalogue.biases) == (best == "last")
+
+
+def test_the_initial_model_is_validated_with_the_first_trained_one(store, config, tmp_path):
+    """No step waits for it; a run of no steps gives the AUC that it must have, and one without it the weights."""
+    untrained = start_run(tmp_path / "untrained", replace(config, train=replace(config.train, steps=0)), store)
+    assert train(untrained, store).is_finished
+    (initial,) = (line for line in lines(untrained) if "validation_auc" in line)
+    steps = []
+    config = replace(config, train=replace(config.train, steps=6, checkpoint_every=2))
+    run = start_run(tmp_path / "run", config, store)
+    train(run, store, callbacks=[lambda report: steps.append(lines(run)) or report.progress.step == 4])
+    assert not any("validation_auc" in line for line in steps[1])
+    validated = [line for line in lines(run) if "validation_auc" in line]
+    assert [line["step"] for line in validated] == [0, 3]
+    assert validated[0] == initial
+
+    shutil.rmtree(run.checkpoints / "step-00000004")  # the first validation is run again, of the trained model
+    assert newest_step(run.checkpoints) == 2
+    assert train(run, store).is_finished
+    assert [line["step"] for line in lines(run) if "validation_auc" in line] == [0, 3, 6]
+    without = replace(config, train=replace(config.train, validations=0))
+    other = start_run(tmp_path / "other", without, store)
+    train(other, store)
+    last = [
+        Recommender.from_pretrained(one.checkpoints / "step-00000006" / "model").state_dict()
+        for one in (run, other)
+    ]
+    assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
 
 
 def test_random_heads_depend_on_the_seed_alone(store, config, tmp_path):
@@ -497,7 +536,7 @@ def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder
     assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2
 
 
-def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many(
+def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many_but_at_most_half(
     store, config, tmp_path, monkeypatch
 ):
     config = replace(config, loss=LossConfig())
@@ -506,9 +545,14 @@ def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many(
         return Trainer(start_run(tmp_path / name, run, store), store).loss.in_batch
 
     share = float(np.mean(store.train.click_pools[:] < 0))
+    assert store.train.share_without_negatives == pytest.approx(share)
     assert 0.1 < share < 0.9
-    assert weight("impressions", config) == pytest.approx(share)
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 0.4)
+    assert weight("impressions", config) == 0.4
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 0.9)
+    assert weight("histories", config) == 0.5
     assert weight("conventional", conventional(config)) == 0
     assert weight("asked", replace(config, loss=LossConfig(in_batch=0.25))) == 0.25
     monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
+    monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert weight("clicks", config) == 1

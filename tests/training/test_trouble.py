@@ -94,7 +94,7 @@ def test_a_signal_before_anything_is_learned_is_heard(store, config, tmp_path):
     run = start_run(tmp_path / "run", replace(config, train=replace(config.train, steps=2)), store)
 
     def report(stage, done, total, note="", /):
-        if stage == "initial validation" and not done:
+        if stage == "initialize" and not done:
             os.kill(os.getpid(), signal.SIGINT)
 
     outcome = train(run, store, report)

@@ -11,7 +11,7 @@ from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
-from speedyfeed.pretrained import WEIGHTS
+from speedyfeed.saved_model import WEIGHTS
 from speedyfeed.training import validation_sample
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.loop import train
@@ -101,6 +101,14 @@ def test_clicks_without_impressions_are_ranked_among_those_of_others(clicks, mon
         assert ids[0] not in ids[1:]
     again = ValidationSample.of(clicks, TrainConfig(validation_impressions=5), IdMaps())
     assert again.impressions.candidates.values.tolist() == shown.candidates.values.tolist()
+
+
+def test_only_clicks_that_the_model_reads_are_encoded(store):
+    whole, latest = (ValidationSample.of(store, TrainConfig(), IdMaps(), max_clicks=limit) for limit in (None, 3))
+    assert len(latest.news) < len(whole.news)
+    assert latest.impressions.labels.tolist() == whole.impressions.labels.tolist()
+    clicked = [whole.news[row - 1].tolist() for row in whole.impressions.histories.tails(3)]
+    assert [latest.news[row - 1].tolist() for row in latest.impressions.histories] == clicked
 
 
 def test_clicks_on_one_article_validate_nothing(clicks, caplog):

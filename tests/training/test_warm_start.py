@@ -8,12 +8,15 @@ import torch
 
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
+from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.preparation.tokens import build_word_tokenizer
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
+from speedyfeed.training.config import LossConfig
+from speedyfeed.training.losses import ClickLoss
 from speedyfeed.training.run_folder import open_run
-from speedyfeed.training.warm_start import warm_start
+from speedyfeed.training.warm_start import take_biases, warm_start
 
 BEFORE = IdMaps(categories=["sport", "world"], subcategories=["cup"], users=["U7", "U8"])
 AFTER = IdMaps(categories=["culture", "world"], subcategories=["cup", "law"], users=["U8", "U9", "U10"])
@@ -76,6 +79,33 @@ def test_a_model_of_other_settings_is_refused(tmp_path, name, changes, message):
     build(BEFORE, ["cat"]).save_pretrained(tmp_path / "earlier")
     with pytest.raises(InputError, match=message):
         warm_start(build(BEFORE, ["cat"], name, **changes), tmp_path / "earlier")
+
+
+def test_biases_of_articles_are_taken_over_and_new_ones_begin_at_their_mean():
+    loss = ClickLoss(LossConfig(temperature=0.2), 1.0, num_news=4)
+    ids = ["N1", "N2", "N3"]
+    catalogue = Catalogue(
+        news_ids=ids, titles=ids, categories=ids, embeddings_VD=torch.zeros(3, 2), biases=[0.4, 0.0, -0.1]
+    )
+    assert take_biases(loss, ["N3", "N9", "N2", "N1"], catalogue) == 2
+    torch.testing.assert_close(loss.biases(), torch.tensor([0.0, -0.1, 0.15, 0.15, 0.4]))
+    unlearned = dataclasses.replace(catalogue, biases=None)
+    assert take_biases(loss, ["N3", "N9", "N2", "N1"], unlearned) == 0
+    torch.testing.assert_close(loss.biases()[4], torch.tensor(0.4))
+
+
+def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, tmp_path):
+    options = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--validations", "0"]
+    first, second = (tmp_path / name for name in ("first", "second"))
+    main(["train", str(newsroom.refined), str(first), *options, "--steps", "2"])
+    main(["train", str(newsroom.refined), str(second), "--from", str(first), *options, "--steps", "0"])
+    before, after = (Recommender.from_pretrained(path).catalogue.biases for path in (first, second))
+    learned = [bias for bias in before if bias]
+    assert learned
+    expected = [bias or sum(learned) / len(learned) for bias in before]
+    torch.testing.assert_close(torch.tensor(after), torch.tensor(expected))
+    known = open_run(second).facts.taken_over["known"]["articles"]
+    assert known == len(learned)
 
 
 def test_a_run_begins_with_the_weights_of_an_earlier_one(newsroom, tiny_encoder, tmp_path, capsys):

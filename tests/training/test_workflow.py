@@ -43,10 +43,10 @@ def one_user(store, num_clicks):
     """A log with one user of the store and their latest clicks."""
     lengths = store.train.clicks.lengths
     user = int(np.flatnonzero(lengths >= num_clicks)[0])
-    places = np.arange(store.train.clicks.offsets[user + 1] - num_clicks, store.train.clicks.offsets[user + 1])
+    positions = np.arange(store.train.clicks.offsets[user + 1] - num_clicks, store.train.clicks.offsets[user + 1])
     return Timelines(
-        clicks=Ragged(values=store.train.clicks.values[places], offsets=np.array([0, num_clicks])),
-        click_pools=store.train.click_pools[places],
+        clicks=Ragged(values=store.train.clicks.values[positions], offsets=np.array([0, num_clicks])),
+        click_pools=store.train.click_pools[positions],
         user_pools=store.train.user_pools[[user]],
         pools=store.train.pools,
     )
@@ -65,7 +65,7 @@ def learn(model, config, store, log, stamps=None, cache=None):
     state = None
     if stamps is not None:
         position = Position(step=stamps.max() + 1)
-        state = LoaderState(position=position, stamps_V=stamps, debts_V=new_stamps(store.num_news))
+        state = LoaderState(position=position, stamps_V=stamps, deferred_V=new_stamps(store.num_news))
     with Loader(log, news.lengths_M.numpy(), config.batch, config.cache, seed=0, epochs=1, state=state) as loader:
         (batch,) = loader
     model.zero_grad()

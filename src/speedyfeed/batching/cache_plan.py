@@ -11,8 +11,8 @@ the schedule is the step that last encoded each article, its *stamp*:
 A hit of step t was encoded before step t, so prefetching threads and ranks that follow one plan never read a row
 that is not there.
 
-Which articles owe the encoder the gradients of their reads is known ahead as well: the state is the step of the
-oldest such read of each article, its *debt*. Shapes: V all articles, E encoded, R cache hits.
+Which articles have deferred gradients is known ahead as well: `deferred_V` is the step of the oldest cache hit of
+each article whose gradient has not reached the encoder. Shapes: V all articles, E encoded, R cache hits.
 """
 
 from dataclasses import dataclass, replace
@@ -104,7 +104,7 @@ class CachePlan:
     gradients: bool = False
     """Whether the gradients of cache hits are deferred to the next time the article is encoded."""
     accumulate: int = 1
-    """Number of batches per update; debts are delivered in the last of them."""
+    """Number of batches per update; deferred gradients are delivered in the last of them."""
 
     def lookup_rate(self, step: int) -> float:
         """Lookup probability 1 - exp(-beta t) of a step t: low at first, while the model changes fast."""
@@ -117,25 +117,26 @@ class CachePlan:
         favours = to_uniform(random_bits(self.seed, Stream.CACHE, step, counter)) < self.lookup_rate(step)
         return is_fresh & favours
 
-    def overdue(self, debts_V: Stamps, step: int) -> Ids:
-        """Articles to encode at `step` for their debt alone, oldest first: their rows have expired since.
+    def overdue(self, deferred_V: Stamps, step: int) -> Ids:
+        """Articles to encode at `step` for their deferred gradients alone, oldest first: their rows have expired.
 
         There are none at steps that deliver nothing.
         """
-        if not self.gradients or not self._ends_update(step):
+        if not self.gradients or not self._ends_update(step) or step <= self.gamma:
             return np.zeros(0, np.int32)
-        owing = np.flatnonzero((debts_V != NEVER) & (debts_V < step - self.gamma))
-        return owing[debts_V[owing].argsort(kind="stable")].astype(np.int32)
+        # One pass: without a sign, NEVER is the largest number.
+        pending = np.flatnonzero(deferred_V.view(np.uint32) < np.uint32(step - self.gamma))
+        return pending[deferred_V[pending].argsort(kind="stable")].astype(np.int32)
 
-    def note_debts(self, debts_V: Stamps, step: int, encode_E: Ids, cached_R: Ids) -> None:
-        """Clear the debts that `step` delivers by encoding, and note those of its cache hits."""
+    def note_deferred(self, deferred_V: Stamps, step: int, encode_E: Ids, cached_R: Ids) -> None:
+        """Clear the articles whose gradients `step` delivers by encoding, and note those of its cache hits."""
         if not self.gradients:
             return
         if self._ends_update(step):
             # Reads of the same update are delivered by a later one.
-            is_old_E = debts_V[encode_E] <= step - self.accumulate
-            debts_V[encode_E[is_old_E]] = NEVER
-        debts_V[cached_R[debts_V[cached_R] == NEVER]] = step
+            is_old_E = deferred_V[encode_E] <= step - self.accumulate
+            deferred_V[encode_E[is_old_E]] = NEVER
+        deferred_V[cached_R[deferred_V[cached_R] == NEVER]] = step
 
     def _ends_update(self, step: int) -> bool:
         return (step + 1) % self.accumulate == 0

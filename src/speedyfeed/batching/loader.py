@@ -1,12 +1,14 @@
 """The loader: batches prepared by a background thread, resumable between any two of them.
 
-One thread is enough: planning is sequential, and far faster than training on the batches. The thread sleeps while
-`prefetch` batches are ready. Shapes: V all articles.
+The thread closes one batch after the other, because each decides the next; `planners` others sample the users of
+batches to come and make the arrays of those that are closed. All sleep while `prefetch` batches are ready.
+Shapes: V all articles.
 """
 
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from queue import SimpleQueue
@@ -16,7 +18,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from speedyfeed.batching.batches import Batch, BatchConfig, Batcher, Position
+from speedyfeed.batching.batcher import Batcher
+from speedyfeed.batching.batches import Batch, BatchConfig, Position
 from speedyfeed.batching.cache_plan import NEVER, CacheConfig, Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
@@ -31,14 +34,19 @@ class LoaderState:
     position: Position
     stamps_V: Stamps
     """Step that last encoded each article; the cache must hold the rows of the last gamma steps."""
-    debts_V: Stamps
-    """Step of the oldest cache hit of each article that owes its gradient; -1 for the others."""
+    deferred_V: Stamps
+    """Step of the oldest cache hit of each article whose gradient is deferred; -1 for the others."""
 
     def arrays(self) -> dict[str, Array]:
         """Arrays by name, for a checkpoint."""
         position = self.position
         numbers = np.array([position.step, position.epoch, position.cursor])
-        return {"position": numbers, "waiting": position.waiting, "stamps": self.stamps_V, "debts": self.debts_V}
+        return {
+            "position": numbers,
+            "waiting": position.waiting,
+            "stamps": self.stamps_V,
+            "deferred": self.deferred_V,
+        }
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> "LoaderState":
@@ -46,8 +54,8 @@ class LoaderState:
         step, epoch, cursor = arrays["position"].tolist()
         position = Position(step=step, epoch=epoch, cursor=cursor, waiting=arrays["waiting"])
         stamps_V = arrays["stamps"]
-        debts_V = arrays.get("debts", np.full_like(stamps_V, NEVER))  # checkpoints of 0.2 have none
-        return cls(position=position, stamps_V=stamps_V, debts_V=debts_V)
+        deferred_V = arrays.get("deferred", np.full_like(stamps_V, NEVER))  # checkpoints of 0.2 have none
+        return cls(position=position, stamps_V=stamps_V, deferred_V=deferred_V)
 
 
 class Loader:
@@ -84,8 +92,8 @@ class Loader:
             first_click=config.first_click,
         )
         if state is None:
-            stamps_V, debts_V = new_stamps(num_news), new_stamps(num_news)
-            state = LoaderState(position=Position(), stamps_V=stamps_V, debts_V=debts_V)
+            stamps_V, deferred_V = new_stamps(num_news), new_stamps(num_news)
+            state = LoaderState(position=Position(), stamps_V=stamps_V, deferred_V=deferred_V)
         elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
             raise InputError(
                 f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} "
@@ -94,16 +102,24 @@ class Loader:
         self.num_instances = sampler.num_instances
         """Number of instances of an epoch."""
         self._position = state.position
-        self._stamps_V, self._debts_V = state.stamps_V.copy(), state.debts_V.copy()
+        self._stamps_V, self._deferred_V = state.stamps_V.copy(), state.deferred_V.copy()
         self._plan = cache.plan(seed, accumulate)
+        executor = ThreadPoolExecutor(config.planners, "speedyfeed-planner") if config.planners > 1 else None
         batcher = Batcher(
-            sampler, lengths_V, config, self._plan, state.position, state.stamps_V.copy(), state.debts_V.copy()
+            sampler,
+            lengths_V,
+            config,
+            self._plan,
+            state.position,
+            state.stamps_V.copy(),
+            state.deferred_V.copy(),
+            executor,
         )
         batches = takewhile(lambda batch: epochs is None or batch.epoch < epochs, batcher)
         self._channel = _Channel(config.prefetch)
         self._over: Exception | None = None
         self._thread = threading.Thread(
-            target=_produce, args=(batches, self._channel), name="speedyfeed-loader", daemon=True
+            target=_produce, args=(batches, self._channel, executor), name="speedyfeed-loader", daemon=True
         )
         self._thread.start()
         # The thread ends as well if the loader is dropped instead of closed.
@@ -120,7 +136,7 @@ class Loader:
                 self._channel.slots.release()
                 encoded = np.concatenate([item.encode_E, item.deliver_E])
                 self._stamps_V[encoded] = item.step
-                self._plan.note_debts(self._debts_V, item.step, encoded, item.cached_R)
+                self._plan.note_deferred(self._deferred_V, item.step, encoded, item.cached_R)
                 self._position = item.after
                 return item
             self._over = item
@@ -128,7 +144,9 @@ class Loader:
 
     def state(self) -> LoaderState:
         """State after the last batch consumed; prefetched batches do not count."""
-        return LoaderState(position=self._position, stamps_V=self._stamps_V.copy(), debts_V=self._debts_V.copy())
+        return LoaderState(
+            position=self._position, stamps_V=self._stamps_V.copy(), deferred_V=self._deferred_V.copy()
+        )
 
     def close(self) -> None:
         """End the thread and drop prefetched batches."""
@@ -159,10 +177,13 @@ class _Channel:
         self.slots.release()
 
 
-def _produce(batches: Iterator[Batch], channel: _Channel) -> None:
+def _produce(batches: Iterator[Batch], channel: _Channel, executor: Executor | None) -> None:
     """Fill the channel until it is closed; its last item is the exception that ended the batches."""
     try:
         while channel.slots.acquire() and not channel.is_closed:
             channel.ready.put(next(batches))
     except Exception as error:  # StopIteration is the orderly end
         channel.ready.put(error)
+    finally:
+        if executor is not None:
+            executor.shutdown(cancel_futures=True)

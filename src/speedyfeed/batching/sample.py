@@ -22,6 +22,7 @@ The negatives of a user depend on the seed, the epoch and the user alone, not on
 block costs a few vectorised passes over its clicks. Shapes: U instances.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,12 +31,13 @@ from numpy.typing import NDArray
 
 from speedyfeed.batching.choice import choose
 from speedyfeed.batching.live_news import LiveNews
+from speedyfeed.batching.selection import Selection
 from speedyfeed.data.store import PAD_NEWS, Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
-from speedyfeed.random import Stream, generator, random_bits
+from speedyfeed.random import Stream, permute, random_bits
 
-USERS = 1 << 16  # users counted at a time
+USERS = 1 << 16  # users, or clicks, counted at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,32 +96,53 @@ class Sampler:
         self._seed = seed
         self._autoregressive = autoregressive
         has_negatives = timelines.has_negatives
-        self._has_pools = has_negatives or bool((timelines.user_pools >= 0).any())
+        self._has_pools = has_negatives or any((block >= 0).any() for block in in_blocks(timelines.user_pools))
         self._fallback_negatives = fallback_negatives or not has_negatives
         self._first_click = first_click
-        lengths = np.minimum(timelines.clicks.lengths, max_clicks)
-        starts = timelines.clicks.offsets[1:] - lengths
-        learned = lengths if first_click else np.maximum(lengths - 1, 0)
-        if not self._fallback_negatives:
-            learned = count_with_pool(timelines, timelines.clicks.offsets[1:] - learned)
-        self._keys = np.flatnonzero(learned)
-        if not len(self._keys):
+        self._selected = Selection(self._learning_users() if autoregressive else self._learned_clicks())
+        if not len(self._selected):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
-        if not autoregressive:
-            self._keys = np.repeat(starts - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
-            if not self._fallback_negatives:
-                self._keys = self._keys[timelines.click_pools[self._keys] >= 0]
-            if not first_click:
-                self._keys = self._keys[~np.isin(self._keys, timelines.clicks.offsets)]
 
     @property
     def num_instances(self) -> int:
         """Number of instances of an epoch: users with clicks to learn from, or such clicks."""
-        return len(self._keys)
+        return len(self._selected)
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
-        """Keys of the instances of an epoch, shuffled: rows of users, or positions of clicks in the store."""
-        return generator(self._seed, Stream.ORDER, epoch).permutation(self._keys)
+    def order(self, epoch: int, positions: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Keys of the instances at these positions of an epoch's random order; by default of all.
+
+        A key is the row of a user, or the position of a click in the store.
+        """
+        if positions is None:
+            positions = np.arange(self.num_instances)
+        return self._selected.find(permute(self._seed, Stream.ORDER, epoch, positions, self.num_instances))
+
+    def _learning_users(self) -> Iterator[NDArray[np.bool]]:
+        """Whether each user has clicks to learn from, in blocks."""
+        timelines = self._timelines
+        for first in range(0, len(timelines.clicks), USERS):
+            offsets = timelines.clicks.offsets[first : first + USERS + 1]
+            lengths = np.minimum(np.diff(offsets), self._max_clicks)
+            learned = lengths if self._first_click else np.maximum(lengths - 1, 0)
+            if not self._fallback_negatives:
+                up_to = offsets_of((timelines.click_pools[offsets[0] : offsets[-1]] >= 0).astype(np.int64))
+                ends = offsets[1:] - offsets[0]
+                learned = up_to[ends] - up_to[ends - learned]
+            yield learned > 0
+
+    def _learned_clicks(self) -> Iterator[NDArray[np.bool]]:
+        """Whether each click is among the latest of its user and has something to learn from, in blocks."""
+        timelines = self._timelines
+        offsets = timelines.clicks.offsets
+        for first in range(0, len(timelines.click_pools), USERS):
+            positions = np.arange(first, min(first + USERS, len(timelines.click_pools)))
+            users = np.searchsorted(offsets, positions, side="right") - 1
+            is_learned = positions >= offsets[users + 1] - self._max_clicks
+            if not self._fallback_negatives:
+                is_learned &= timelines.click_pools[positions] >= 0
+            if not self._first_click:
+                is_learned &= positions > offsets[users]
+            yield is_learned
 
     def sample(self, keys: NDArray[np.int64], epoch: int) -> Instances:
         """Instances of some keys of `order`, in that order."""
@@ -204,18 +227,6 @@ class Sampler:
                 "clicked; prepare a larger log"
             )
         return period
-
-
-def count_with_pool(timelines: Timelines, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of clicks of each user, from a position in the store on, that have negatives of their own."""
-    offsets = timelines.clicks.offsets
-    counts = np.empty(len(starts), np.int64)
-    for first in range(0, len(starts), USERS):
-        some = slice(first, first + USERS)
-        begin, ends = offsets[first], offsets[1:][some]
-        up_to = offsets_of((timelines.click_pools[begin : ends[-1]] >= 0).astype(np.int64))
-        counts[some] = up_to[ends - begin] - up_to[starts[some] - begin]
-    return counts
 
 
 def period_news(timelines: Timelines, num_news: int) -> NDArray[np.int32]:

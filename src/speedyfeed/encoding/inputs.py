@@ -67,9 +67,9 @@ def open_packed(store: Store, *, word_tokens: bool = False, id_maps: IdMaps | No
 def pack_tokens(news: NewsTokens, fields: Sequence[str]) -> PackedNews:
     """Arrays of a store as tensors, without copying; `fields` are the text fields that were read, in order."""
     fields_K = _as_tensor(news.fields)
-    places = [FIELDS.index(name) for name in fields]
-    if places != list(range(len(places))):
-        fields_K = torch.tensor(places, dtype=torch.uint8)[fields_K.long()]
+    positions = [FIELDS.index(name) for name in fields]
+    if positions != list(range(len(positions))):
+        fields_K = torch.tensor(positions, dtype=torch.uint8)[fields_K.long()]
     return PackedNews(
         tokens_T=_as_tensor(news.tokens.values),
         frequencies_T=_as_tensor(news.frequencies),

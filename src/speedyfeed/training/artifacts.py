@@ -3,6 +3,10 @@
 Shapes: V all articles, D embedding width.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -13,8 +17,9 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.pretrained import WEIGHTS, Recommender, load_weights
+from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report
+from speedyfeed.saved_model import WEIGHTS, load_weights
 from speedyfeed.training.distributed.partition import encode_all
 from speedyfeed.training.distributed.process_group import ProcessGroup
 from speedyfeed.training.run_folder import AGAIN, RunFolder
@@ -41,6 +46,18 @@ def save_best(run: RunFolder, model: Recommender, name: str, biases_V: Tensor | 
     for other in run.best.glob("step-*"):
         if other != path:
             remove_folder(other)
+
+
+@contextmanager
+def initial_weights(run: RunFolder, model: Recommender, group: ProcessGroup) -> Iterator[None]:
+    """Give a model the weights it was initialized with, as the run saved them, inside a `with` block."""
+    trained = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    group.on_rank_0(lambda: _load_saved(run.best / best_name(0), model))
+    group.broadcast_module(model)
+    try:
+        yield
+    finally:
+        model.load_state_dict(trained)
 
 
 def write_model(
@@ -77,10 +94,14 @@ def _load_best(run: RunFolder, model: Recommender) -> Tensor | None:
         raise InputError(f"{run.best}: the model that validated best is missing; {AGAIN}")
     biases_V = None
     for best in found:
-        verify_checksums(best, AGAIN)
-        load_weights(model, best / WEIGHTS)
+        _load_saved(best, model)
         biases_V = load_file(best / BIASES)["biases"] if (best / BIASES).exists() else None
     return biases_V
+
+
+def _load_saved(folder: Path, model: Recommender) -> None:
+    verify_checksums(folder, AGAIN)
+    load_weights(model, folder / WEIGHTS)
 
 
 def _write_model(

@@ -2,7 +2,7 @@
 
     step-00001200/
       model/                 what `Recommender.from_pretrained` loads
-      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows, owed gradients
+      training.safetensors   optimizer, loss parameters, loader position and stamps, cache rows, deferred gradients
       state.json             progress of the run
 
 A checkpoint is written to a temporary folder and renamed when complete; no pickle anywhere.
@@ -10,6 +10,7 @@ A checkpoint is written to a temporary folder and renamed when complete; no pick
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,8 @@ from speedyfeed.checksums import damaged, share_equal, verify_checksums, write_c
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_folder, remove_folder, write_json
-from speedyfeed.pretrained import WEIGHTS, Recommender, load_weights
+from speedyfeed.pretrained import Recommender
+from speedyfeed.saved_model import WEIGHTS, load_weights
 from speedyfeed.training.metrics import MetricsFile
 from speedyfeed.training.run_folder import AGAIN
 from speedyfeed.training.schedule import Progress, Schedule
@@ -56,7 +58,7 @@ class Checkpointer:
             optimizer=trainer.optimizer,
             scaler=trainer.scaler,
             cache=trainer.cache if trainer.group.is_writer else None,
-            load_owed=trainer.load_owed,
+            load_deferred=trainer.load_deferred,
         )
         trainer.group.barrier()  # until every host has the rows
         return restored
@@ -65,11 +67,11 @@ class Checkpointer:
         """Check that the caches of all hosts agree, write a checkpoint, and remove the oldest ones."""
         step = schedule.progress.step
         metrics.write(step, self._trainer.check_cache(step))
-        owed = self._trainer.export_owed()
-        self._trainer.group.on_rank_0(lambda: self._save(schedule.progress, loader, owed))
+        deferred = self._trainer.export_deferred()
+        self._trainer.group.on_rank_0(lambda: self._save(schedule.progress, loader, deferred))
         schedule.checkpoint_saved()
 
-    def _save(self, progress: Progress, loader: LoaderState, owed: dict[str, Tensor]) -> None:
+    def _save(self, progress: Progress, loader: LoaderState, deferred: dict[str, Tensor]) -> None:
         trainer = self._trainer
         trainer.run.require_store(trainer.store)
         save_checkpoint(
@@ -82,7 +84,7 @@ class Checkpointer:
             loader=loader,
             cache=trainer.cache,
             oldest_row=progress.step - trainer.config.cache_in_use.max_age,
-            owed=owed,
+            deferred=deferred,
             best=trainer.run.best.glob("step-*"),
         )
         prune(self._folder, trainer.config.train.max_checkpoints)
@@ -99,7 +101,7 @@ def save_checkpoint(
     loader: LoaderState,
     cache: NewsCache | None,
     oldest_row: int,
-    owed: dict[str, Tensor],
+    deferred: dict[str, Tensor],
     best: Iterable[Path] = (),
 ) -> Path:
     """Write a checkpoint below `folder`, without cache rows older than step `oldest_row`.
@@ -114,7 +116,7 @@ def save_checkpoint(
     tensors |= _optimizer_tensors(optimizer)
     if cache is not None:
         tensors |= {f"cache.{name}": value for name, value in cache.export(oldest_row).items()}
-    tensors |= {f"owed.{name}": value for name, value in owed.items()}
+    tensors |= {f"deferred.{name}": value for name, value in deferred.items()}
     with new_folder(path) as partial:
         model.save_pretrained(partial / "model")
         share_equal(partial / "model", best)
@@ -132,30 +134,41 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     cache: NewsCache | None,
-    load_owed: Callable[[dict[str, Tensor]], None],
+    load_deferred: Callable[[dict[str, Tensor]], None],
 ) -> tuple[Progress, LoaderState]:
     """Load a checkpoint into the given parts; return the progress and the state of the loader."""
     try:
         state = json.loads((path / STATE).read_text("utf-8"))
         progress = Progress(**state["progress"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(
-            f"{path}: not a checkpoint of this version; remove it to resume from the one before"
-        ) from error
+        raise _other_version(path, error) from error
     load_weights(model, path / "model" / WEIGHTS)
     try:
-        tensors = load_file(path / TRAINING)
+        tensors = {_current_name(name): value for name, value in load_file(path / TRAINING).items()}
     except SafetensorError as error:
         raise damaged(path / TRAINING, "remove the checkpoint to resume from the one before") from error
-    loss.load_state_dict(_part(tensors, "loss"))
-    _load_optimizer(optimizer, _part(tensors, "optimizer"))
-    if scaler.is_enabled():
-        scaler.load_state_dict(state["scaler"])
-    if cache is not None:
-        cache.load(_part(tensors, "cache"))
-    load_owed(_part(tensors, "owed"))
-    arrays = {name: value.numpy() for name, value in _part(tensors, "loader").items()}
-    return progress, LoaderState.from_arrays(arrays)
+    try:
+        loss.load_state_dict(_part(tensors, "loss"))
+        _load_optimizer(optimizer, _part(tensors, "optimizer"))
+        if scaler.is_enabled():
+            scaler.load_state_dict(state["scaler"])
+        if cache is not None:
+            cache.load(_part(tensors, "cache"))
+        load_deferred(_part(tensors, "deferred"))
+        arrays = {name: value.numpy() for name, value in _part(tensors, "loader").items()}
+        return progress, LoaderState.from_arrays(arrays)
+    except InputError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise _other_version(path, error) from error
+
+
+def _other_version(path: Path, found: Exception) -> InputError:
+    """Error for a checkpoint that is intact, since its checksums were compared, but cannot be loaded."""
+    return InputError(
+        f"{path}: is a checkpoint of another version of speedyfeed ({type(found).__name__}: {found}); resume with "
+        "that version, or train in another folder"
+    )
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -190,13 +203,16 @@ def newest_intact_step(folder: Path) -> int:
     return -1
 
 
-def verify_checkpoint(path: Path) -> None:
-    """Compare all files of a checkpoint with their checksums; an error names the first that differs."""
+def verify_checkpoint(path: Path, *, needs_record: bool = False) -> None:
+    """Compare all files of a checkpoint with their checksums; an error names the first that differs.
+
+    With `needs_record`, missing checksums are an error too.
+    """
     for folder, name in ((path, STATE), (path, TRAINING), (path / "model", WEIGHTS)):
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: is missing, so this checkpoint cannot be used")
     for folder in (path, path / "model"):
-        verify_checksums(folder, "this checkpoint cannot be used")
+        verify_checksums(folder, "this checkpoint cannot be used", needs_record=needs_record)
 
 
 def step_of(path: Path) -> int:
@@ -227,7 +243,15 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
     for key, value in tensors.items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
+    for parameter, part in state.items():
+        if part.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+            raise KeyError(f"optimizer.{parameter} with {sorted(part)}")
     optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
+
+
+def _current_name(name: str) -> str:
+    """Name of a tensor whose checkpoint may have been written between 0.2 and 0.3, under an older name."""
+    return "loader.deferred" if name == "loader.debts" else re.sub(r"^owed\.", "deferred.", name)
 
 
 def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

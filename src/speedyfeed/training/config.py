@@ -11,6 +11,10 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
 
+MAX_IN_BATCH = 0.5
+"""Largest default weight of the in-batch loss in a log with impressions: above it, articles that are read together
+count for more than what users chose from a list, and AUC falls."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
@@ -94,8 +98,8 @@ class LossConfig:
     in_batch: float | None = None
     """Weight of the in-batch loss, whose negatives are all articles of the batch, against the next-click loss: 0
     is the next-click loss alone, 1 the in-batch loss alone. By default the share of clicks without an impression
-    of their own, such as those of histories, which only the in-batch loss learns from; 0 where the articles of a
-    batch are not shared."""
+    of their own, such as those of histories, which only the in-batch loss learns from, but at most 0.5; 1 in a log
+    without impressions, 0 where the articles of a batch are not shared."""
     popularity_correction: float = 0.0
     """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, leaves it
     to the bias of each article; 1 corrects fully."""
@@ -156,10 +160,11 @@ class RunConfig:
         return replace(self, batch=self.batch.for_log(growth), cache=self.cache.for_log(growth))
 
     def loss_on(self, train: Timelines) -> LossConfig:
-        """Losses on a log; by default the in-batch loss weighs as much as clicks without negatives are many."""
+        """Losses on a log: the in-batch loss weighs as much as clicks without negatives are many, at most half."""
         loss = self.loss if train.has_negatives else replace(self.loss, fallback_negatives_weight=1.0)
         if loss.in_batch is None:
-            loss = replace(loss, in_batch=train.share_without_negatives if self.batch.shares else 0.0)
+            share = train.share_without_negatives if self.batch.shares else 0.0
+            loss = replace(loss, in_batch=min(share, MAX_IN_BATCH) if train.has_negatives else share)
         return loss
 
     @property

@@ -23,8 +23,8 @@ def estimate_bytes(trainer: Trainer) -> int:
     weights = _size(model.state_dict().values()) + SMALL_FILES
     trained = _size(value for value in model.parameters() if value.requires_grad)
     cache = 0 if trainer.cache is None else _size([trainer.cache.rows_VH])
-    owed = cache if config.cache_in_use.gradients else 0
-    checkpoint = weights + MOMENTS * trained + cache + owed
+    deferred = cache if config.cache_in_use.gradients else 0
+    checkpoint = weights + MOMENTS * trained + cache + deferred
     best = 0 if trainer.validation is None else 2 * weights
     bodies = trainer.store.bodies
     catalogue = 4 * trainer.store.num_news * model.news.dim + (0 if bodies is None else bodies.stat().st_size)

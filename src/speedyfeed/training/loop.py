@@ -1,6 +1,6 @@
 """The training loop: a run from its newest checkpoint to its end.
 
-initial validation --> steps, with validations and checkpoints --> finished recommender
+initial model --> steps, with validations and checkpoints --> finished recommender
 """
 
 import logging
@@ -171,9 +171,7 @@ def _learn(
         seconds = trainer.group.broadcast(clock.lap())  # all ranks must agree on the time of the run
         clicks = batch.weigh_clicks(trainer.loss.config.fallback_click_weight)
         schedule.advance(batch, clicks=clicks, seconds=seconds)
-        recorder.add(
-            batch, clicks=clicks, loss=loss, seconds=seconds, waited=clock.waited, fraction=schedule.fraction
-        )
+        recorder.add(batch, clicks=clicks, loss=loss, seconds=seconds, waited=clock.waited, count=schedule.count)
         is_stopped = trainer.group.any(stop.is_asked)
         recorder.write(schedule, trainer, lr_factor=factor, is_last=schedule.fraction >= 1 or is_stopped)
         if schedule.is_done:
@@ -212,7 +210,7 @@ def _call(
 def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:
     """Apply and deliver what the last step leaves behind."""
     trainer.finish(schedule.progress.step, lr_factor)
-    recorder.metrics.write(schedule.progress.step, trainer.owed_metrics() | trainer.drift.by_age())
+    recorder.metrics.write(schedule.progress.step, trainer.deferred_metrics() | trainer.drift.by_age())
 
 
 class _Clock:
@@ -253,12 +251,19 @@ class _Recorder:
         self._has_told = False
 
     def add(
-        self, batch: Batch, *, clicks: float, loss: float, seconds: float, waited: float, fraction: float
+        self,
+        batch: Batch,
+        *,
+        clicks: float,
+        loss: float,
+        seconds: float,
+        waited: float,
+        count: tuple[int, int],
     ) -> None:
         """Count a step and show how far the run is."""
         traffic = self._group.take_traffic()
         self._meter.add(batch, clicks=clicks, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
-        self._report("train", min(1000, int(1000 * fraction)), 1000, self._meter.note())
+        self._report("train", *count, self._meter.note())
 
     def write(self, schedule: Schedule, trainer: Trainer, *, lr_factor: float, is_last: bool) -> None:
         """Write a line of metrics, if one is due."""
@@ -273,7 +278,7 @@ class _Recorder:
                     trainer.config.batch.clicks_per_batch,
                     trainer.config.batch.tokens_per_batch,
                 )
-            self.metrics.write(progress.step, values | trainer.owed_metrics() | trainer.drift.take())
+            self.metrics.write(progress.step, values | trainer.deferred_metrics() | trainer.drift.take())
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:

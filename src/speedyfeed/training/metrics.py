@@ -85,6 +85,21 @@ class Meter:
         self._clicks = self._loss = self._seconds = self._waited = self._communicated = self._bytes = 0.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationPoint:
+    """AUC of the validation sample at one moment of a run."""
+
+    auc: float
+    clicks: float
+    """Number of clicks learned from until then, each by its weight in the loss."""
+    seconds: float
+    """Seconds of training until then."""
+
+    def metrics(self) -> dict[str, float]:
+        """Values for a line of metrics."""
+        return {"validation_auc": self.auc, "clicks": self.clicks, "seconds": self.seconds}
+
+
 class MetricsFile:
     """Appends to `metrics.jsonl` in the run folder, and to trackers."""
 
@@ -103,11 +118,15 @@ class MetricsFile:
         """
         self._file: TextIO | None = None
         self._trackers: list[Tracker] = []
+        self.initial_auc: float | None = None
+        """Validation AUC of the initial model, once it is known."""
         if folder is None:
             return
         path = folder / METRICS
         lines = list(zip(_lines(path), _values(path), strict=True))
         retained = [line for line, values in lines if values["step"] <= resume_step]
+        initial = [values["validation_auc"] for _, values in lines if _is_initial(values)] if retained else []
+        self.initial_auc = initial[0] if initial else None
         partial = path.with_suffix(".partial")
         partial.write_text("".join(retained), encoding="utf-8")
         os.replace(partial, path)
@@ -119,10 +138,24 @@ class MetricsFile:
         """Write one line to disk, before the next step."""
         if self._file is None or not values:
             return
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        self._append(step, values)
         for tracker in self._trackers:
             tracker.log(step, values)
+
+    def write_initial(self, point: ValidationPoint, step: int) -> None:
+        """Write the validation of the initial model, measured after `step`, as a line of step 0.
+
+        Trackers, some of which allow no step before the last one, get it as `initial_validation_auc`.
+        """
+        self.initial_auc = point.auc
+        self._append(0, point.metrics())
+        for tracker in self._trackers:
+            tracker.log(step, {"initial_validation_auc": point.auc})
+
+    def _append(self, step: int, values: Mapping[str, float]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +207,10 @@ def load_saved(folder: Path) -> SavedModel | None:
 def load_history(folder: Path) -> list[dict[str, float]]:
     """Every line of the metrics of a run: its step and whatever was measured then."""
     return _values(folder / METRICS)
+
+
+def _is_initial(values: Mapping[str, float]) -> bool:
+    return values["step"] == 0 and "validation_auc" in values
 
 
 def _values(path: Path) -> list[dict[str, float]]:

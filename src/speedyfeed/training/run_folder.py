@@ -24,7 +24,7 @@ from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError, command
 from speedyfeed.files import new_folder, write_json
-from speedyfeed.pretrained import find_recommender
+from speedyfeed.saved_model import find_recommender
 from speedyfeed.training.config import RunConfig
 
 RUN = "run.json"

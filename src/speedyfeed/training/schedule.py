@@ -46,6 +46,18 @@ class Schedule:
         """Fraction of the run that is over: by epochs, steps or time, whichever is largest."""
         return self._fraction_at(self.progress.epochs, self.progress.step)
 
+    @property
+    def count(self) -> tuple[int, int]:
+        """How much is done, and of how much: instances, steps or seconds, whichever ends the run first."""
+        config, progress = self._config, self.progress
+        limits = [
+            (progress.epochs * self._num_instances, config.epochs * self._num_instances),
+            (progress.step, config.steps or 0),
+            (progress.seconds, 60 * (config.minutes or 0.0)),
+        ]
+        done, total = max((limit for limit in limits if limit[1]), key=lambda limit: limit[0] / limit[1])
+        return min(round(done), round(total)), round(total)
+
     def lr_factor(self, batch: Batch) -> float:
         """Factor on the peak learning rates for a batch, taken in the middle of its step."""
         if self._config.schedule == "constant":

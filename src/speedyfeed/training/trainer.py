@@ -19,10 +19,10 @@ from speedyfeed.batching.batches import Batch
 from speedyfeed.data.store import Store
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.encoding.central import MergedNews
+from speedyfeed.encoding.deferred_gradients import DeferredGradients
 from speedyfeed.encoding.drift import CacheDrift
 from speedyfeed.encoding.ids import id_maps_of
 from speedyfeed.encoding.inputs import Articles, open_packed
-from speedyfeed.encoding.owed_gradients import OwedGradients
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import UNKNOWN
@@ -42,6 +42,8 @@ from speedyfeed.training.workflow import Workflow
 
 PROJECTED_NEWS = 512
 """Number of sampled train articles that the projection of a new run is fitted to."""
+INITIALIZE = "initialize"
+"""Stage of progress in which a new run is initialized."""
 NOT_FINITE = "the last checkpoint is intact. Try a lower --encoder-lr or --lr, or --precision fp32"
 
 
@@ -85,8 +87,8 @@ class Trainer:
             if cache.max_age
             else None
         )
-        self.owed = (
-            OwedGradients(num_news=store.num_news, width=self.model.news.width)
+        self.deferred = (
+            DeferredGradients(num_news=store.num_news, width=self.model.news.width)
             if cache.max_age and cache.gradients
             else None
         )
@@ -103,9 +105,11 @@ class Trainer:
             log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news))),
             config.batch,
             group,
-            collects_gradients=self.owed is not None,
+            collects_gradients=self.deferred is not None,
         )
-        self.validation = ValidationSample.of(store, config.train, self.model.id_maps)
+        self.validation = ValidationSample.of(
+            store, config.train, self.model.id_maps, max_clicks=config.batch.max_clicks
+        )
         self._frozen_MH: Tensor | None = None  # texts of the validation sample, once a frozen encoder read them
         seed_everything(config.train.seed)  # a run starts from the same random state, whatever building it drew
 
@@ -126,8 +130,8 @@ class Trainer:
         objective = learned.loss * weight
         self._waiting_weight += weight
         is_last = (batch.step + 1) % accumulate == 0
-        if self.owed is not None and is_last and self._waiting_weight:
-            delivered = self.owed.deliver(learned.merged.encoded_E, learned.merged.encoded_EH)
+        if self.deferred is not None and is_last and self._waiting_weight:
+            delivered = self.deferred.deliver(learned.merged.encoded_E, learned.merged.encoded_EH)
             objective = objective + delivered * self._waiting_weight  # the update divides by it
         self.scaler.scale(objective).backward()
         self._collect(batch, learned.merged)
@@ -144,7 +148,7 @@ class Trainer:
 
     def _center_gradients(self, encoded_EH: Tensor) -> None:
         """Have the mean over the articles subtracted from the gradients of their encoded texts, as they arrive."""
-        if self.owed is not None and self.config.cache.center and encoded_EH.requires_grad:
+        if self.deferred is not None and self.config.cache.center and encoded_EH.requires_grad:
             encoded_EH.register_hook(lambda gradients_EH: gradients_EH - gradients_EH.mean(0))
 
     def _start_step(self, step: int) -> None:
@@ -155,12 +159,12 @@ class Trainer:
 
     def _collect(self, batch: Batch, merged: MergedNews) -> None:
         """Collect the gradients of the cached rows of a batch, after its backward pass."""
-        if self.owed is None:
+        if self.deferred is None:
             return
         gradients_RH = merged.cached_RH.grad
         if gradients_RH is None:  # nothing was read on this rank
             gradients_RH = torch.zeros_like(merged.cached_RH)
-        self.owed.collect(
+        self.deferred.collect(
             batch.step,
             torch.from_numpy(batch.cached_R).long(),
             merged.cached_R,
@@ -171,32 +175,34 @@ class Trainer:
         """Apply the gradients accumulated since the last update, if there are any."""
         if self._waiting_weight:
             self._update(lr_factor)
-        elif self.owed is not None:  # clicks without weight have no gradient
-            self.owed.discard()
+        elif self.deferred is not None:  # clicks without weight have no gradient
+            self.deferred.discard()
 
     def finish(self, step: int, lr_factor: float) -> None:
-        """Apply the gradients that wait after the last step, and deliver what cached rows still owe.
+        """Apply the gradients that wait after the last step, and deliver those still deferred.
 
-        The articles that owe are encoded within the token budget, oldest debt first: each time one more update.
+        Pending articles are encoded within the token budget, oldest first: each time one more update.
         """
         self.flush(lr_factor)
-        if self.owed is None:
+        if self.deferred is None:
             return
-        for number, ids_E in enumerate(self._within_budget(self.owed.owing(), self.config.batch.tokens_per_batch)):
+        for number, ids_E in enumerate(
+            self._within_budget(self.deferred.pending(), self.config.batch.tokens_per_batch)
+        ):
             self._start_step(step + number)
             self._waiting_weight = 1.0
-            if self._deliver(self.owed, ids_E):
+            if self._deliver(self.deferred, ids_E):
                 self._update(lr_factor)
             else:
-                self.owed.settle(1.0)
+                self.deferred.settle(1.0)
         self._waiting_weight = 0.0
 
-    def _deliver(self, owed: OwedGradients, ids_E: Tensor) -> bool:
-        """Encode articles for what they owe alone; return whether any of them has a text to learn from."""
+    def _deliver(self, deferred: DeferredGradients, ids_E: Tensor) -> bool:
+        """Encode articles for their deferred gradients alone; return whether any has a text to learn from."""
         with self.precision.autocast():
             encoded_EH = self.workflow.encode_text(ids_E)
         self._center_gradients(encoded_EH)
-        delivered = owed.deliver(ids_E, encoded_EH) * self._waiting_weight
+        delivered = deferred.deliver(ids_E, encoded_EH) * self._waiting_weight
         if delivered.requires_grad:
             self.scaler.scale(delivered).backward()
         return delivered.requires_grad
@@ -211,10 +217,11 @@ class Trainer:
         part = lengths.cumsum(0) // budget
         yield from ids.split(torch.unique_consecutive(part, return_counts=True)[1].tolist())
 
-    def initialize(self) -> None:
+    def initialize(self, report: Report = silent) -> None:
         """Initialize a new run: weights of an earlier run, a projection fitted to articles, or random queries."""
         if self.run.facts.warm_start is not None:
-            taken = warm_start(self.model, Path(self.run.facts.warm_start))
+            news_ids = self.store.load_titles()["news_id"].to_pylist()
+            taken = warm_start(self.model, Path(self.run.facts.warm_start), self.loss, news_ids)
             self.group.on_rank_0(lambda: self.run.note(taken_over=asdict(taken)))
         elif self.config.train.init == "random":
             self.model.draw_queries()
@@ -222,7 +229,10 @@ class Trainer:
             rng = np.random.default_rng(self.config.train.seed)
             rows = rng.integers(1, self.store.num_train_news + 1, PROJECTED_NEWS)  # articles of train come first
             news = self.model.news
-            news.initialize(news.encode_texts(self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN)))
+            some = self.news.select(torch.from_numpy(rows)).for_user(UNKNOWN)
+            with self.precision.autocast():
+                news_MH = news.encode_texts(some, report=_named(INITIALIZE, report))
+            news.initialize(news_MH)
         self.group.broadcast_module(self.model)
 
     def validate(self, report: Report = silent) -> float:
@@ -257,30 +267,30 @@ class Trainer:
             raise RuntimeError(f"the caches of the hosts differ at step {step}: checksums {copies}")
         return {"cache_checksum": copies[0], "cache_copies": len(copies)}
 
-    def owed_metrics(self) -> dict[str, float]:
+    def deferred_metrics(self) -> dict[str, float]:
         """Share of the reads of the cache whose gradient has reached the encoder, where these are collected."""
-        return {} if self.owed is None else {"gradient_delivered": self.owed.share_delivered}
+        return {} if self.deferred is None else {"gradient_delivered": self.deferred.share_delivered}
 
-    def export_owed(self) -> dict[str, Tensor]:
-        """Debts of all ranks for a checkpoint, rows_WOH for W ranks; empty where none are collected."""
-        if self.owed is None:
+    def export_deferred(self) -> dict[str, Tensor]:
+        """Deferred gradients of all W ranks for a checkpoint, rows_WOH; empty where none are collected."""
+        if self.deferred is None:
             return {}
-        owed = self.owed.export()
-        rows_OH, world = owed["rows"], self.group.world
+        exported = self.deferred.export()
+        rows_OH, world = exported["rows"], self.group.world
         with torch.no_grad():
             rows = self.group.all_gather_rows(rows_OH, [len(rows_OH)] * world)
-        return owed | {"rows": rows.view(world, *rows_OH.shape)}
+        return exported | {"rows": rows.view(world, *rows_OH.shape)}
 
-    def load_owed(self, exported: dict[str, Tensor]) -> None:
-        """Load debts from a checkpoint; rank 0 takes those of all ranks if their number has changed."""
-        if self.owed is None or not exported:  # checkpoints of 0.2 have none
+    def load_deferred(self, exported: dict[str, Tensor]) -> None:
+        """Load deferred gradients of a checkpoint; rank 0 takes all if the number of ranks has changed."""
+        if self.deferred is None or not exported:  # checkpoints of 0.2 have none
             return
         rows_WOH, rank = exported["rows"], self.group.rank
         if len(rows_WOH) == self.group.world:
             rows_OH = rows_WOH[rank]
         else:
             rows_OH = rows_WOH.sum(0) if self.group.is_rank_0 else torch.zeros_like(rows_WOH[0])
-        self.owed.load(exported | {"rows": rows_OH})
+        self.deferred.load(exported | {"rows": rows_OH})
 
     def _update(self, lr_factor: float) -> None:
         for group in self.optimizer.param_groups:
@@ -295,11 +305,11 @@ class Trainer:
         length = float(torch.nn.utils.clip_grad_norm_(parameters, self.config.train.clip or math.inf))
         if not math.isfinite(length) and not self.scaler.is_enabled():  # the scaler skips such updates
             raise InputError(f"a gradient became {length}; {NOT_FINITE}")
-        if self.owed is not None:
+        if self.deferred is not None:
             if math.isfinite(length):
-                self.owed.settle(self._waiting_weight)
+                self.deferred.settle(self._waiting_weight)
             else:
-                self.owed.discard()
+                self.deferred.discard()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -339,6 +349,11 @@ def build_recommender(config: RecommenderConfig, store: Store) -> Recommender:
             f"others; prepare the log again with --encoder {config.news.encoder}"
         )
     return Recommender(config, id_maps=id_maps_of(store, config), tokenizer=tokenizer)
+
+
+def _named(stage: str, report: Report) -> Report:
+    """Progress callback whose stages are all called alike."""
+    return lambda _, done, total, note="": report(stage, done, total, note)
 
 
 def _drop_start(user: torch.nn.Module) -> None:

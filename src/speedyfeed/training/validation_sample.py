@@ -48,8 +48,13 @@ class ValidationSample:
     """Model id of each user of the sample; 0 is unknown."""
 
     @classmethod
-    def of(cls, store: Store, config: TrainConfig, id_maps: IdMaps) -> "ValidationSample | None":
-        """Sample of a store; None without a usable validation split, or in a run without validations."""
+    def of(
+        cls, store: Store, config: TrainConfig, id_maps: IdMaps, *, max_clicks: int | None = None
+    ) -> "ValidationSample | None":
+        """Sample of a store; None without a usable validation split, or in a run without validations.
+
+        Histories have their latest `max_clicks`, if given: those that the model reads.
+        """
         if not config.validations:
             return None
         if "valid" not in store.splits:
@@ -72,7 +77,7 @@ class ValidationSample:
                 return None
             candidates, labels = _among_others(candidates.values, rng)
         users, user_rows = np.unique(valid.users[rows], return_inverse=True)
-        histories = valid.histories.take(users)
+        histories = valid.histories.take(users).tails(max_clicks)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
         return cls(
             impressions=Impressions(

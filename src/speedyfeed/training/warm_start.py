@@ -4,11 +4,13 @@
     users of the new store     U8 U9
 
 Weights of the same shape are copied. Embeddings of users, categories and words are copied name by name, because
-the names of a later store are others and in another order; new names have their initial rows. The optimizer starts
-anew.
+the names of a later store are others and in another order; new names have their initial rows. Biases of articles
+are copied, too: until they are learned, embeddings learn popularity in their place, which undoes what was learned.
+The optimizer starts anew.
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,10 @@ from torch import Tensor
 
 from speedyfeed.encoding.inputs import Articles
 from speedyfeed.errors import InputError
+from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.pretrained import Recommender
+from speedyfeed.training.losses import BIAS_SCALE, ClickLoss
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +33,8 @@ class TakenOver:
     """Names whose embeddings were taken over from an earlier run, and names that are new."""
 
     known: dict[str, int]
-    """Number of users, categories, subcategories and words that the earlier run knew; only kinds in use."""
+    """Number of users, categories, subcategories, words and articles that the earlier run knew; only kinds in
+    use."""
     new: dict[str, int]
     """Number of those that it did not know."""
 
@@ -39,8 +44,13 @@ class TakenOver:
         return "; ".join(kinds) or "no embeddings of names"
 
 
-def warm_start(model: Recommender, path: Path) -> TakenOver:
-    """Load the weights of the finished run at `path` into a new model; refused where they do not fit."""
+def warm_start(
+    model: Recommender, path: Path, loss: ClickLoss | None = None, news_ids: Sequence[str] = ()
+) -> TakenOver:
+    """Load the weights of the finished run at `path` into a new model; refused where they do not fit.
+
+    With the `loss` of the new run, it gets the biases of the articles, whose ids are `news_ids`.
+    """
     earlier = Recommender.from_pretrained(path)
     if earlier.config.news.encoder != model.config.news.encoder:
         raise InputError(
@@ -66,8 +76,28 @@ def warm_start(model: Recommender, path: Path) -> TakenOver:
             else:
                 taken.known[kind] = _copy_rows(weights, source[name], after[kind], before[kind])
                 taken.new[kind] = len(after[kind]) - taken.known[kind]
+    if loss is not None and loss.bias_V is not None and earlier.catalogue is not None:
+        taken.known["articles"] = take_biases(loss, news_ids, earlier.catalogue)
+        taken.new["articles"] = len(news_ids) - taken.known["articles"]
     log.info("warm start from %s: %s", path, taken.describe())
     return taken
+
+
+@torch.no_grad()
+def take_biases(loss: ClickLoss, news_ids: Sequence[str], catalogue: Catalogue) -> int:
+    """Copy the biases of articles from the catalogue of an earlier run; others begin at the mean of these.
+
+    `news_ids` are the articles of the new store in its order. Returns how many of them were known: an article that
+    the earlier run had but never trained on has a bias of 0, and counts as new.
+    """
+    assert loss.bias_V is not None
+    before = {name: bias for name, bias in zip(catalogue.news_ids, catalogue.biases or (), strict=False) if bias}
+    biases_V = torch.tensor([before.get(name, math.nan) for name in news_ids])
+    is_known_V = ~biases_V.isnan()
+    if is_known_V.any():
+        biases_V = torch.where(is_known_V, biases_V, biases_V[is_known_V].mean())
+        loss.bias_V[1:] = (biases_V * loss.log_scale.exp().cpu() / BIAS_SCALE).to(loss.bias_V)
+    return int(is_known_V.sum())
 
 
 def _require_same_tokens(earlier: Recommender, model: Recommender, path: Path) -> None:

@@ -32,9 +32,9 @@ def run_ranks(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     children = []
-    places = [(local_rank, size) for size in hosts or [world] for local_rank in range(size)]
-    assert len(places) == world
-    for rank, (local_rank, local_world) in enumerate(places):
+    local_ranks = [(local_rank, size) for size in hosts or [world] for local_rank in range(size)]
+    assert len(local_ranks) == world
+    for rank, (local_rank, local_world) in enumerate(local_ranks):
         environment = {
             "RANK": rank,
             "WORLD_SIZE": world,

@@ -142,7 +142,7 @@ def test_ranks_and_one_process_agree_whatever_is_trained(name, store, calm, tmp_
     if name == "all cached":
         assert 0 in alone["fresh"]
     if name == "fewer users than ranks":
-        assert alone["users"].count(1) > len(alone["users"]) / 2
+        assert alone["users"].count(1) >= len(alone["users"]) / 2
 
 
 def test_every_host_holds_the_same_cache_once(store, calm, tmp_path):

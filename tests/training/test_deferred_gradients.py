@@ -8,14 +8,16 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.amp import GradScaler
 
 from speedyfeed.batching.loader import Loader
+from speedyfeed.checksums import write_checksums
 from speedyfeed.models.config import UserConfig
 from speedyfeed.models.users import USER_ENCODERS
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import PAPER_CACHE, RECIPES, conventional, recipe
-from speedyfeed.training.checkpoint import Checkpointer
+from speedyfeed.training.checkpoint import STATE, TRAINING, Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 from speedyfeed.training.loop import open_loader, train
 from speedyfeed.training.metrics import METRICS
@@ -126,9 +128,9 @@ def walk(group, path, config, store, monkeypatch, *, parts=(BREAK, STEPS - BREAK
         patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, _: add_up(total, parameters))
         for num_steps in parts:
             if state is not None:
-                owed, cache = trainer.export_owed(), trainer.cache
+                deferred, cache = trainer.export_deferred(), trainer.cache
                 trainer = Trainer(run, store, group)
-                trainer.load_owed(owed)
+                trainer.load_deferred(deferred)
                 if cache is not None and group.is_writer:
                     trainer.cache.load(cache.export(BREAK - config.cache.gamma))
                 group.barrier()
@@ -137,7 +139,7 @@ def walk(group, path, config, store, monkeypatch, *, parts=(BREAK, STEPS - BREAK
                     trainer.step(batch, 0.0)
                 state = loader.state()
         trainer.finish(STEPS, 0.0)
-    assert not trainer.owed or trainer.owed.share_delivered == 1
+    assert not trainer.deferred or trainer.deferred.share_delivered == 1
     return {number: gradient.numpy() for number, gradient in total.items()}
 
 
@@ -243,25 +245,30 @@ def test_ranks_share_the_in_batch_loss_and_are_killed(store, still, tmp_path, mo
         assert_same(total, twin)
 
 
-def test_another_number_of_ranks_resumes_with_the_same_debts(store, still, tmp_path, monkeypatch):
+def test_another_number_of_ranks_resumes_with_the_same_deferred_gradients(store, still, tmp_path, monkeypatch):
     run = replace(still, train=replace(still.train, steps=BREAK))
 
-    def debts(group, *, is_first):
+    def exported_by(group, *, is_first):
         trainer = Trainer(open_run(tmp_path / "run"), store, group)
         if is_first:
-            trainer.owed.collect(0, torch.tensor([3, 5]), torch.tensor([3 + 2 * group.rank]), torch.ones(1, 32))
-            trainer.owed.settle(1.0)
+            trainer.deferred.collect(
+                0, torch.tensor([3, 5]), torch.tensor([3 + 2 * group.rank]), torch.ones(1, 32)
+            )
+            trainer.deferred.settle(1.0)
         else:
-            trainer.load_owed({name: torch.from_numpy(value) for name, value in saved.items()})
-        return {name: value.numpy() for name, value in trainer.export_owed().items()}
+            trainer.load_deferred({name: torch.from_numpy(value) for name, value in saved.items()})
+        return {name: value.numpy() for name, value in trainer.export_deferred().items()}
 
     start_run(tmp_path / "run", run, store)
-    saved, _ = run_ranks(2, lambda group: debts(group, is_first=True))
+    saved, _ = run_ranks(2, lambda group: exported_by(group, is_first=True))
     assert saved["rows"][:, :, 0].tolist() == [[1, 0], [0, 1]]
-    assert run_ranks(2, lambda group: debts(group, is_first=False))[1]["rows"].tolist() == saved["rows"].tolist()
-    alone = debts(SINGLE_PROCESS, is_first=False)
+    assert (
+        run_ranks(2, lambda group: exported_by(group, is_first=False))[1]["rows"].tolist()
+        == saved["rows"].tolist()
+    )
+    alone = exported_by(SINGLE_PROCESS, is_first=False)
     assert alone["rows"][:, :, 0].tolist() == [[1, 1]]
-    three = run_ranks(3, lambda group: debts(group, is_first=False))
+    three = run_ranks(3, lambda group: exported_by(group, is_first=False))
     assert three[2]["rows"][:, :, 0].tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
@@ -314,13 +321,25 @@ def test_a_run_that_breaks_ends_bit_for_bit_like_one_that_does_not(
         train(broken, store)
     trainer = Trainer(broken, store)
     Checkpointer(trainer).restore()
-    assert len(trainer.owed.owing()) > 0
+    assert len(trainer.deferred.pending()) > 0
+    rename_to_older(max(broken.checkpoints.glob("step-*")))
     train(broken, store)
     ours, twin = (Recommender.from_pretrained(one.path).state_dict() for one in (broken, whole))
     assert all(torch.equal(ours[name], twin[name]) for name in ours)
 
 
-def test_old_debts_are_delivered_though_the_article_does_not_come_again(store, still, tmp_path):
+def rename_to_older(checkpoint):
+    """Give deferred gradients the names that checkpoints had before 0.3."""
+    tensors = load_file(checkpoint / TRAINING)
+    assert {"loader.deferred", "deferred.rows"} <= tensors.keys()
+    older = {"loader.deferred": "loader.debts"} | {
+        name: name.replace("deferred.", "owed.") for name in tensors if name.startswith("deferred.")
+    }
+    save_file({older.get(name, name): value for name, value in tensors.items()}, checkpoint / TRAINING)
+    write_checksums(checkpoint, [TRAINING, STATE])
+
+
+def test_old_gradients_are_delivered_though_the_article_does_not_come_again(store, still, tmp_path):
     run = replace(still, cache=replace(still.cache, gamma=2), batch=replace(still.batch, token_budget=1 << 20))
     trainer = Trainer(start_run(tmp_path / "run", run, store), store)
     since = []
@@ -328,13 +347,14 @@ def test_old_debts_are_delivered_though_the_article_does_not_come_again(store, s
     with Loader(store.train, lengths, run.batch, run.cache, seed=0) as loader:
         for batch in islice(loader, 12):
             trainer.step(batch, 0.0)
-            since.append(int(trainer.export_owed()["since"].numpy().min(initial=batch.step)))
+            since.append(int(trainer.export_deferred()["since"].numpy().min(initial=batch.step)))
             assert torch.equal(
-                trainer.owed.owing().sort()[0], torch.from_numpy(np.flatnonzero(loader.state().debts_V >= 0))
+                trainer.deferred.pending().sort()[0],
+                torch.from_numpy(np.flatnonzero(loader.state().deferred_V >= 0)),
             )
     assert all(oldest >= step - 2 for step, oldest in enumerate(since))
     assert any(oldest == step - 2 for step, oldest in enumerate(since))
-    assert 0.5 < trainer.owed.share_delivered < 1
+    assert 0.5 < trainer.deferred.share_delivered < 1
 
 
 @pytest.mark.parametrize("train_layers", [0, 1])
@@ -357,6 +377,6 @@ def test_it_is_on_unless_the_cache_is_that_of_the_paper():
         assert config.cache.gradients == (config.cache.beta != PAPER_CACHE.beta), name
 
 
-def test_the_conventional_workflow_has_no_cache_and_no_debts(store, still, tmp_path):
+def test_the_conventional_workflow_has_no_cache_and_defers_nothing(store, still, tmp_path):
     run = replace(conventional(still), train=still.train)
-    assert Trainer(start_run(tmp_path / "run", run, store), store).owed is None
+    assert Trainer(start_run(tmp_path / "run", run, store), store).deferred is None

@@ -1,4 +1,4 @@
-"""Owed gradients: what cached rows should have taught the encoder, delivered when it encodes them next.
+"""Deferred gradients: those of cached rows, stored until the encoder encodes the article again and receives them.
 
     step s     encode n            h = f(x; w_s)                   write h
     step t>s   read h as a leaf    g += dLoss_t / dh               no encoding
@@ -6,12 +6,12 @@
 
 Gradients are those of the text alone: `project` learns from cached rows at once. An update divides its gradient by
 the summed weight of its batches, which is known with the last of them. So gradients are collected as they come and
-divided when the update is made, and debts are delivered in the last batch of an update, multiplied by that weight.
+divided when the update is made, and delivered in the last batch of a later update, multiplied by its weight.
 
-How often each article was read is known to all ranks from the batches, so they agree on who owes. The gradients
-are of a rank's own users: each rank adds its own to what it differentiates, and the sum over ranks is owed.
-Rows are in host memory, for articles that owe something alone.
-Shapes: V all articles, R rows read, E rows encoded, O articles that owe, S slots, H width of an encoded text.
+How often each article was read is known to all ranks from the batches, so they agree on which are pending.
+The gradients are of a rank's own users: each rank adds its own to what it differentiates, and the sum over ranks
+is what the encoder receives. Rows are in host memory, for pending articles alone.
+Shapes: V all articles, R rows read, E rows encoded, O pending articles, S slots, H width of an encoded text.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class _Collected:
     gradients_RH: Tensor
 
 
-class OwedGradients:
+class DeferredGradients:
     """Gradients of cached rows by article, and how many reads of the cache each stands for."""
 
     def __init__(self, *, num_news: int, width: int) -> None:
@@ -49,10 +49,10 @@ class OwedGradients:
         """Fraction of the reads so far whose gradient has reached the encoder; 1 before the first read."""
         return self.num_delivered / self.num_collected if self.num_collected else 1.0
 
-    def owing(self) -> Tensor:
-        """Articles that owe something, owing_O: oldest debt first, then by id."""
-        owing_O = self._reads_V.nonzero().squeeze(1)
-        return owing_O[self._since_V[owing_O].argsort(stable=True)]
+    def pending(self) -> Tensor:
+        """Articles whose gradients have not been delivered, pending_O: oldest first, then by id."""
+        pending_O = self._reads_V.nonzero().squeeze(1)
+        return pending_O[self._since_V[pending_O].argsort(stable=True)]
 
     def collect(self, step: int, batch_R: Tensor, own_R: Tensor, gradients_RH: Tensor) -> None:
         """Note the gradients of the rows `own_R`, which may repeat; the whole batch reads `batch_R`."""
@@ -61,17 +61,17 @@ class OwedGradients:
         )
 
     def deliver(self, ids_E: Tensor, encoded_EH: Tensor) -> Tensor:
-        """Term to add to what is differentiated: its gradient in an encoded row is what this row owes.
+        """Term to add to what is differentiated: its gradient in an encoded row is the row's deferred gradient.
 
-        The debts are forgotten by `settle`, when the update is made.
+        `settle` removes what was delivered, when the update is made.
         """
-        owes_E = (self._reads_V[ids_E] > 0).nonzero().squeeze(1)
-        self._delivering.append(ids_E[owes_E])
-        owed_OH = self._rows.read(ids_E[owes_E]).to(encoded_EH.device)
-        return (owed_OH * encoded_EH[owes_E.to(encoded_EH.device)].float()).sum()
+        pending_E = (self._reads_V[ids_E] > 0).nonzero().squeeze(1)
+        self._delivering.append(ids_E[pending_E])
+        deferred_OH = self._rows.read(ids_E[pending_E]).to(encoded_EH.device)
+        return (deferred_OH * encoded_EH[pending_E.to(encoded_EH.device)].float()).sum()
 
     def settle(self, weight: float) -> None:
-        """Forget what was delivered, and owe what was collected, divided by the `weight` of the update."""
+        """Remove what was delivered, and defer what was collected, divided by the `weight` of the update."""
         for ids_O in self._delivering:
             self.num_delivered += int(self._reads_V[ids_O].sum())
             self._reads_V[ids_O] = 0
@@ -87,11 +87,11 @@ class OwedGradients:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was collected since the last update, which was skipped; debts remain."""
+        """Forget what was collected since the last update, which was skipped; what was deferred before remains."""
         self._waiting, self._delivering = [], []
 
     def export(self) -> dict[str, Tensor]:
-        """Debts by article, between two updates, as named tensors for a checkpoint; `rows` are of this rank."""
+        """Deferred gradients as named tensors for a checkpoint, between two updates; `rows` are this rank's."""
         assert not self._waiting, "gradients are waiting for their update"
         ids = self._reads_V.nonzero().squeeze(1)
         return {
@@ -103,7 +103,7 @@ class OwedGradients:
         }
 
     def load(self, exported: dict[str, Tensor]) -> None:
-        """Replace all debts by exported ones."""
+        """Replace all deferred gradients by exported ones."""
         self.discard()
         self._rows.remove(self._reads_V.nonzero().squeeze(1))
         ids = exported["ids"]
