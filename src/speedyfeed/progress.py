@@ -10,17 +10,22 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 SECONDS_PER_LINE = 30.0
 SECONDS_PER_UPDATE = 0.2
+BAR_WIDTH = 16
+REST_WIDTH = BAR_WIDTH + 30
+"""Columns of a terminal that a line takes beside its stage and its note: 80 suffice for a bar, a count such as
+12,345/67,890, the time left and a short note."""
 
 
 class Report(Protocol):
@@ -74,11 +79,10 @@ def progress_bars() -> Iterator[Report]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        BarColumn(BAR_WIDTH),
+        _Count(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        _Note(console),
     )
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, TaskID] = {}
@@ -92,6 +96,31 @@ def progress_bars() -> Iterator[Report]:
             bars.update(tasks[stage], completed=done, total=total or None, note=note)
 
         yield report
+
+
+class _Count(ProgressColumn):
+    """Units done, and of how many where that is known."""
+
+    def render(self, task: Task) -> Text:
+        of_all = "" if task.total is None else f"/{task.total:,.0f}"
+        return Text(f"{task.completed:,.0f}{of_all}" if task.completed or of_all else "")
+
+
+class _Note(ProgressColumn):
+    """Parts of a note, separated by two spaces, that the line has room for."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._longest = 0  # of the stages so far, which are aligned
+
+    def render(self, task: Task) -> Text:
+        self._longest = max(self._longest, len(task.description))
+        room = self._console.width - REST_WIDTH - self._longest
+        parts = task.fields["note"].split("  ")
+        while parts and len("  ".join(parts)) > room:
+            parts.pop()
+        return Text("  ".join(parts))
 
 
 def _lines(console: Console) -> Report:

@@ -52,8 +52,8 @@ class Ragged:
         lengths = self.offsets[np.asarray(rows) + 1] - starts
         offsets = offsets_of(lengths)
         # A value's position is its row's start plus its position in the row: arange minus the row's new start.
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Ragged(values=self.values[places], offsets=offsets)
+        positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(values=self.values[positions], offsets=offsets)
 
     def tails(self, limit: int | None) -> "Ragged":
         """Last `limit` values of each row; None for all.
@@ -64,8 +64,8 @@ class Ragged:
             return self
         lengths = np.minimum(self.lengths, limit)
         offsets = offsets_of(lengths)
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[1:] - offsets[1:], lengths)
-        return Ragged(values=self.values[places], offsets=offsets)
+        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[1:] - offsets[1:], lengths)
+        return Ragged(values=self.values[positions], offsets=offsets)
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -50,7 +50,7 @@ def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
     assert "validation: a split of the log" in printed
     assert "split last: each user's last click is test, the one before it valid; 1 of 3 users" in printed
     assert "interactions.csv: 1 row with user, item and time of an earlier row, left out" in printed
-    assert len(summary(store)["notes"]) == 2
+    assert len(summary(store)["notes"]) == 4
 
 
 def test_a_split_by_time_has_no_test(logs, tmp_path):
@@ -71,7 +71,7 @@ def test_columns_and_split_are_part_of_the_identity(logs, tmp_path):
 
 
 def test_other_formats_take_no_options(mind_logs, tmp_path):
-    with pytest.raises(InputError, match="format mind, expected interactions for --columns"):
+    with pytest.raises(InputError, match="format mind, expected interactions for --tables"):
         prepare(mind_logs, tmp_path / "store", PrepareConfig(split="last"))
     settings = prepare(mind_logs, tmp_path / "store", PrepareConfig()).store.manifest.settings
     assert (settings.columns, settings.split, settings.dev_from) == ("", None, None)

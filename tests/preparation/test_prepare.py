@@ -167,7 +167,7 @@ def test_a_store_of_other_logs_is_refused(mind_logs, tmp_path):
 def test_a_store_of_another_version_is_refused(mind_logs, tmp_path):
     manifest = make(mind_logs, tmp_path / "store").manifest
     (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest.to_json() | {"store_version": 2}))
-    with pytest.raises(InputError, match="version 2, expected 4; remove it and prepare the log again"):
+    with pytest.raises(InputError, match="version 2, expected 4; remove the store and prepare the log again"):
         open_store(tmp_path / "store")
 
 
@@ -212,8 +212,11 @@ def segments(store, news_id):
     first, end = store.news.segments[news : news + 2]
     offsets = store.news.tokens.offsets
     return [
-        (store.news.tokens[place].tolist(), store.news.frequencies[offsets[place] : offsets[place + 1]].tolist())
-        for place in range(first, end)
+        (
+            store.news.tokens[segment].tolist(),
+            store.news.frequencies[offsets[segment] : offsets[segment + 1]].tolist(),
+        )
+        for segment in range(first, end)
     ]
 
 
@@ -244,14 +247,14 @@ def test_later_logs_are_treated_by_the_rules_of_an_earlier_store(mind_logs, tmp_
     assert [history.tolist() for history in test.histories] == [[2]]
 
 
-@pytest.mark.parametrize("place", [".", "dev", "MINDsmall_dev", "train"])
-def test_one_split_is_enough_to_rank(mind_logs, tmp_path, place):
+@pytest.mark.parametrize("folder", [".", "dev", "MINDsmall_dev", "train"])
+def test_one_split_is_enough_to_rank(mind_logs, tmp_path, folder):
     """A folder of splits with or without train, or a folder that is the split, whatever it is called."""
     rules = rules_of(make(mind_logs, tmp_path / "store"))
-    logs = mind_logs / place
-    if place == ".":
+    logs = mind_logs / folder
+    if folder == ".":
         shutil.rmtree(mind_logs / "train")
-    elif place != "dev":
+    elif folder != "dev":
         shutil.rmtree(logs, ignore_errors=True)
         shutil.copytree(mind_logs / "dev", logs)
     store = prepare_split(logs, tmp_path / "other", rules, split="dev")
@@ -282,8 +285,8 @@ def test_the_split_to_rank_is_the_one_asked_for_or_the_preferred_one(mind_logs, 
     with pytest.raises(InputError, match="no split 'test' to rank, only dev"):
         prepare_split(mind_logs, tmp_path / "other", rules, split="test")
     shutil.copytree(mind_logs / "dev", mind_logs / "test")
-    for place, prefer in enumerate((("dev", "test"), ("test", "dev"))):
-        store = prepare_split(mind_logs, tmp_path / str(place), rules, prefer=prefer)
+    for number, prefer in enumerate((("dev", "test"), ("test", "dev"))):
+        store = prepare_split(mind_logs, tmp_path / str(number), rules, prefer=prefer)
         assert store.splits == ("train", prefer[0])
 
 

@@ -29,7 +29,9 @@ def refine_slowly(texts, k1=2.0, b=0.75):
     for news, text in enumerate(texts, 1):
         for field, name in enumerate(FIELDS):
             words = split_slowly(text[name])
-            bags[news, field] = [(place, word) for place, word in enumerate(words) if word.lower() not in stop]
+            bags[news, field] = [
+                (position, word) for position, word in enumerate(words) if word.lower() not in stop
+            ]
     documents = Counter()
     for news in range(1, len(texts) + 1):
         documents.update({word.lower() for field in range(len(FIELDS)) for _, word in bags[news, field]})
@@ -41,8 +43,8 @@ def refine_slowly(texts, k1=2.0, b=0.75):
     for (news, field), bag in bags.items():
         counts = Counter(word.lower() for _, word in bag)
         first = {}
-        for place, word in bag:
-            first.setdefault(word.lower(), (place, word))
+        for position, word in bag:
+            first.setdefault(word.lower(), (position, word))
 
         def score(word, counts=counts, bag=bag, field=field):
             rarity = math.log(1 + (len(texts) - documents[word] + 0.5) / (documents[word] + 0.5))

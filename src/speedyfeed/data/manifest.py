@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from speedyfeed.checksums import damaged, is_intact, seal, sha256
-from speedyfeed.data.reader_options import ReaderOptions
+from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
+from speedyfeed.data.reader_options import ReaderOptions, reader_options_of
 from speedyfeed.errors import InputError, command
 from speedyfeed.files import write_json
 
 STORE_VERSION = 4
 MANIFEST = "manifest.json"
+REMEDY = "remove the store and prepare the log again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +43,20 @@ class StoreSettings:
     """Maximum segments of a body."""
     body_paragraphs: int = 0
     """Maximum paragraphs of a body that were read; 0 for all."""
+    tables: str = ""
+    """Files named as the tables of a log of interactions; empty where they were found."""
     columns: str = ""
     """Columns named by their meaning, as `user=visitor`; empty where the usual names were found."""
+    charset: str | None = None
+    """Encoding of the text files of a log of interactions; None for UTF-8."""
+    dates: Literal["day-first", "month-first"] | None = None
+    """Order of dates as 01/02/2026, where it was given."""
+    events: str = ""
+    """Events that were clicks; empty where all were."""
+    min_weight: float | None = None
+    """Smallest weight or rating of a click; None where every row was one."""
+    skip_broken: bool = False
+    """Whether rows that could not be read were left out."""
     split: Literal["time", "last"] | None = None
     """How a log of interactions was split; None for logs that come in splits."""
     dev_from: str | None = None
@@ -56,7 +69,7 @@ class StoreSettings:
     @property
     def reader_options(self) -> ReaderOptions:
         """Options of the log reader."""
-        return ReaderOptions(columns=self.columns, split=self.split or "time", dev_from=self.dev_from)
+        return reader_options_of(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StoreSettings":
@@ -221,19 +234,19 @@ def read_manifest(path: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path}: not a store; {_make_one(path)}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise damaged(path / MANIFEST, "remove the store and prepare the log again") from error
+        raise damaged(path / MANIFEST, REMEDY) from error
     if version != STORE_VERSION:
-        raise InputError(
-            f"{path}: found a store of version {version}, expected {STORE_VERSION}; remove it and prepare the log "
-            "again"
-        )
-    remedy = "remove the store and prepare the log again"
+        raise InputError(f"{path}: found a store of version {version}, expected {STORE_VERSION}; {REMEDY}")
     if not is_intact(value):
-        raise damaged(path / MANIFEST, remedy)
+        raise damaged(path / MANIFEST, REMEDY)
     try:
         return Manifest.from_json(value)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise damaged(path / MANIFEST, remedy) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if SEAL not in value:
+            raise damaged(path / MANIFEST, REMEDY) from error
+        raise InputError(
+            f"{path}: was prepared by another version of speedyfeed (its manifest lacks or adds {error}); {REMEDY}"
+        ) from error
 
 
 def _make_one(path: Path) -> str:

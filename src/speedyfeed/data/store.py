@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from speedyfeed.checksums import damaged, sha256
 from speedyfeed.data.bodies import BODIES
-from speedyfeed.data.manifest import Manifest, TextFacts, read_manifest
+from speedyfeed.data.manifest import REMEDY, Manifest, TextFacts, read_manifest
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, open_array, open_ragged
 
@@ -34,7 +34,6 @@ DOCUMENT_FREQUENCIES = "document_frequencies.parquet"
 WORD_TOKENS = "word_tokens"
 VERIFIED_BYTES = 16 << 20
 """Sum of the smallest files that are compared with their checksums whenever a store is opened: some 20 ms."""
-REMEDY = "remove the store and prepare the log again"
 CLICK_TIMES = "click_times"
 
 
@@ -200,7 +199,7 @@ class Store:
 
     def load_first_shown(self) -> list[float | None] | None:
         """When the log first showed articles 1, 2, ..., in seconds since 1970; None where it has no times."""
-        file = self.path / "news.parquet"
+        file = self._verified("news.parquet")
         if "first_shown" not in pq.read_schema(file).names:
             return None
         times: list[float | None] = pq.read_table(file, columns=["first_shown"])["first_shown"].to_pylist()
@@ -209,7 +208,7 @@ class Store:
     @property
     def bodies(self) -> Path | None:
         """File of the full texts, for `open_bodies`; None where the log has none."""
-        return self.path / BODIES if BODIES in self.manifest.files else None
+        return self._verified(BODIES) if BODIES in self.manifest.files else None
 
     def load_users(self) -> pa.Table:
         """(user_id) of each row of the train timelines."""

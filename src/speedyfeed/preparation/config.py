@@ -19,9 +19,13 @@ class EngineConfig:
     threads: int = 0
     """Number of worker threads of the engine; 0 uses all cores."""
 
+    workers: int = 0
+    """Number of worker processes that tokenize articles and write the arrays of a large log; 0 uses all cores."""
+
     RANGES: ClassVar[Ranges] = {
         "memory": (1, 1_000_000),
         "threads": (0, 10_000),
+        "workers": (0, 10_000),
     }
     """Smallest and largest value of each number."""
 
@@ -72,9 +76,24 @@ class PrepareConfig(TextConfig):
     format: str | None = None
     """Format of the logs: mind, msnews, speedyrec, ebnerd, adressa, parquet or interactions; by default it is
     recognised by the names of the files."""
+    tables: str = ""
+    """Files of a log of interactions, where they are not found by name or columns; such as
+    items=movies.csv,interactions=ratings.csv."""
     columns: str = ""
     """Names of columns in a log of interactions, where they are not the usual ones; such as
-    user=visitor,item=doc,time=when,title=headline,body=text."""
+    user=visitor,item=doc,time=when,title=headline,body=text. With time=none, the order of the rows stands in for
+    times."""
+    charset: str | None = None
+    """Encoding of the text files of a log of interactions, such as latin-1; by default UTF-8."""
+    dates: Literal["day-first", "month-first"] | None = None
+    """Order of dates such as 01/02/2026 in a log of interactions, where no date of the log tells it."""
+    events: str = ""
+    """Events of a log of interactions that are clicks, such as view,purchase; by default all."""
+    min_weight: float | None = None
+    """Smallest weight or rating of a click in a log of interactions; by default every row is a click."""
+    skip_broken: bool = False
+    """Leave out and count rows of a log of interactions that cannot be read; by default the first one is an
+    error."""
     split: Literal["time", "last"] = "time"
     """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
     test and the one before it the validation split."""
@@ -82,8 +101,9 @@ class PrepareConfig(TextConfig):
     """Date or time at which dev begins in a split by time, such as 2026-01-31; by default it has the last tenth of
     the interactions."""
     validation: float | None = None
-    """Fraction of the train impressions, 0 to 0.5, that is set aside for validation, the latest ones. By default
-    0.1, but 500 to 10000 impressions and at most a quarter. Unused if the log has a validation split."""
+    """Fraction of the train impressions, 0 to 0.5, that is set aside for validation: the latest ones. By default
+    a tenth, but at least 500 and at most 10000 impressions, and never more than a quarter. Unused if the log has a
+    validation split."""
 
-    RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "validation": (0, 0.5)}
+    RANGES: ClassVar[Ranges] = {**TextConfig.RANGES, "min_weight": (-1e12, 1e12), "validation": (0, 0.5)}
     """Smallest and largest value of each number."""

@@ -23,9 +23,15 @@ from speedyfeed.preparation.config import EngineConfig
 class Engine:
     """An Ibis backend with a scratch folder for its results."""
 
-    def __init__(self, backend: Any, scratch: Path) -> None:
+    def __init__(self, backend: Any, scratch: Path, workers: int = 1) -> None:
         self.backend = backend
         self.scratch = scratch
+        self.workers = workers
+        """Number of processes that make arrays of its results."""
+
+    def path(self, name: str) -> Path:
+        """File, or folder of files, of a result."""
+        return self.scratch / f"{name}.parquet"
 
     def open(self, path: Path) -> ir.Table:
         """Open a Parquet file or folder as a table."""
@@ -34,12 +40,12 @@ class Engine:
 
     def save(self, expression: ir.Table, name: str) -> ir.Table:
         """Compute an expression once and return a table that reads the result from disk."""
-        self.backend.to_parquet(expression, str(self.scratch / f"{name}.parquet"))
+        self.backend.to_parquet(expression, str(self.path(name)))
         return self.reopen(name)
 
     def reopen(self, name: str) -> ir.Table:
         """Open a result that was computed before."""
-        return self.open(self.scratch / f"{name}.parquet")
+        return self.open(self.path(name))
 
     def read(self, expression: ir.Table, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Compute an ordered expression and stream its rows in order, in bounded memory."""
@@ -48,7 +54,7 @@ class Engine:
 
     def reread(self, name: str, batch_rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Stream again what `read` or `save` computed under that name."""
-        path = self.scratch / f"{name}.parquet"
+        path = self.path(name)
         # Spark writes a folder of parts whose names sort in row order; DuckDB writes one file.
         for part in sorted(path.glob("part-*")) if path.is_dir() else [path]:
             with pq.ParquetFile(part) as file:
@@ -73,7 +79,7 @@ def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
         ):  # in a notebook without ipywidgets there is no bar to turn off
             backend.raw_sql("SET enable_progress_bar = false")
         try:
-            yield Engine(backend, scratch)
+            yield Engine(backend, scratch, config.workers or os.cpu_count() or 1)
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
             reason = str(error).partition("\n")[0]
             raise InputError(
@@ -83,7 +89,7 @@ def open_engine(config: EngineConfig, scratch: Path) -> Iterator[Engine]:
             backend.disconnect()
     else:
         with _spark_session(config, threads, scratch) as session:
-            yield Engine(ibis.pyspark.connect(session), scratch)
+            yield Engine(ibis.pyspark.connect(session), scratch, config.workers or os.cpu_count() or 1)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def note_lost_negatives(engine: Engine, name: str, impressions: ir.Table, ids: i
 
 def _cut(glued: str, known: pa.ChunkedArray) -> tuple[str, str] | None:
     """Two known ids that make up another one; None where there are none."""
-    cuts = [(glued[:place], glued[place:]) for place in range(1, len(glued))]
+    cuts = [(glued[:position], glued[position:]) for position in range(1, len(glued))]
     first, second = (pc.is_in(pa.array([cut[side] for cut in cuts], pa.string()), known) for side in (0, 1))
-    place = pc.index(pc.and_(first, second), True).as_py()
-    return cuts[place] if place >= 0 else None
+    position = pc.index(pc.and_(first, second), True).as_py()
+    return cuts[position] if position >= 0 else None

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ibis.expr.types as ir
 import pyarrow.parquet as pq
@@ -28,7 +27,7 @@ from speedyfeed.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from speedyfeed.data.reader_options import ReaderOptions
+from speedyfeed.data.reader_options import ReaderOptions, reader_options_of
 from speedyfeed.data.readers import open_logs, open_split
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, WORD_TOKENS, Store, open_store
 from speedyfeed.data.tables import SPLITS, TO_RANK, Logs
@@ -39,14 +38,12 @@ from speedyfeed.preparation.config import EngineConfig, PrepareConfig, TextConfi
 from speedyfeed.preparation.engine import Engine, open_engine
 from speedyfeed.preparation.ingest import ingest_impressions, ingest_news, number_news
 from speedyfeed.preparation.lost_negatives import may_lack_negatives, note_lost_negatives
+from speedyfeed.preparation.news_parts import WrittenNews, write_news
 from speedyfeed.preparation.splits import write_impressions, write_timelines
-from speedyfeed.preparation.text import TextRules, WrittenNews, first_paragraphs, write_news
+from speedyfeed.preparation.text import TextRules, first_paragraphs
 from speedyfeed.preparation.tokens import Tokenizer, build_word_tokenizer, common_words
 from speedyfeed.preparation.validation import set_aside
 from speedyfeed.progress import Report, silent
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 BODIES_AT_ONCE = 4096
 """Full texts in memory while they are copied into a store."""
@@ -75,12 +72,12 @@ def prepare(
     trained on it can read the new one.
     """
     logs_path, store_path = Path(logs_path), Path(store_path)
-    options = ReaderOptions(columns=config.columns, split=config.split, dev_from=config.dev_from)
+    options = reader_options_of(config)
     logs = open_logs(logs_path, config.format, options)
     if logs.options is None and options != ReaderOptions():
         raise InputError(
-            f"{logs_path}: found logs of format {logs.format}, expected interactions for --columns, --split and "
-            "--dev-from; leave these out"
+            f"{logs_path}: found logs of format {logs.format}, expected interactions for --tables, --columns, "
+            "--charset, --dates, --events, --min-weight, --skip-broken, --split and --dev-from; leave these out"
         )
     if "train" not in (split.name for split in logs.splits):
         found = ", ".join(split.name for split in logs.splits)
@@ -141,7 +138,7 @@ def _prepare(
 
     config = rules.config
     encoder_tokenizer = load_tokenizer(config.encoder)
-    tokenizer = Tokenizer(encoder_tokenizer, config.segment_tokens)
+    Tokenizer(encoder_tokenizer, config.segment_tokens)  # refuses one that cannot be used, before any work
     settings = StoreSettings(
         format=logs.format,
         encoder=config.encoder,
@@ -151,9 +148,7 @@ def _prepare(
         segment_tokens=config.segment_tokens,
         body_segments=config.body_segments,
         body_paragraphs=config.body_paragraphs,
-        columns=logs.options.columns if logs.options else "",
-        split=logs.options.split if logs.options else None,
-        dev_from=logs.options.dev_from if logs.options else None,
+        **asdict(logs.options) if logs.options else {},
         validation=validation,
         like=None if like is None else sha256(like.path / MANIFEST),
     )
@@ -170,7 +165,7 @@ def _prepare(
         scratch = folder / "scratch"
         scratch.mkdir()
         with open_engine(engine_config, scratch) as engine:
-            built = _build(engine, logs, folder, rules, tokenizer, report, is_to_train, validation, like)
+            built = _build(engine, logs, folder, rules, report, is_to_train, validation, like)
         shutil.rmtree(scratch)
         manifest = Manifest(
             settings=settings,
@@ -197,7 +192,6 @@ def _build(
     logs: Logs,
     folder: Path,
     rules: TextRules,
-    tokenizer: Tokenizer,
     report: Report,
     is_to_train: bool,
     validation: float | None,
@@ -228,18 +222,17 @@ def _build(
     if is_to_train:
         write_bodies(engine.reread("texts", BODIES_AT_ONCE), folder / BODIES)
 
-    tokenizers = {"news": tokenizer}
+    tokenizers = {"news": rules.config.encoder}
     vocabulary_size = None
     if is_to_train:
         if like is None:
             vocabulary = common_words(engine, texts.filter(_.news <= num_train), rules.config.fields)
             vocabulary_size = len(vocabulary)
-            word_tokenizer = build_word_tokenizer(vocabulary)
-            word_tokenizer.save_pretrained(folder / WORD_TOKENS)
+            build_word_tokenizer(vocabulary).save_pretrained(folder / WORD_TOKENS)
         else:
             vocabulary_size = like.manifest.counts.vocabulary_size
-            word_tokenizer = _copy_vocabulary(like, folder)
-        tokenizers[WORD_TOKENS] = Tokenizer(word_tokenizer, rules.config.segment_tokens)
+            _copy_vocabulary(like, folder)
+        tokenizers[WORD_TOKENS] = str(folder / WORD_TOKENS)
     num_measured = num_train if is_to_train else len(titles)
     written = write_news(engine, texts, len(titles), folder, rules, tokenizers, num_measured, report)
 
@@ -291,16 +284,13 @@ def _rules_of(earlier: Store, config: PrepareConfig) -> TextRules:
     return TextRules.of(earlier.text_facts, document_frequencies=earlier.document_frequencies, encoder=encoder)
 
 
-def _copy_vocabulary(like: Store, folder: Path) -> "PreTrainedTokenizerFast":
-    """Copy the word tokenizer and the document frequencies of a store, and load the tokenizer."""
-    from speedyfeed.tokenizers import load_tokenizer
-
+def _copy_vocabulary(like: Store, folder: Path) -> None:
+    """Copy the word tokenizer and the document frequencies of a store."""
     (folder / WORD_TOKENS).mkdir()
     for file in sorted(like.word_tokenizer.glob("*.json")):
         shutil.copyfile(file, folder / WORD_TOKENS / file.name)
     if like.document_frequencies.exists():
         shutil.copyfile(like.document_frequencies, folder / DOCUMENT_FREQUENCIES)
-    return load_tokenizer(str(folder / WORD_TOKENS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

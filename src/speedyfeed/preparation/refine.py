@@ -72,8 +72,8 @@ def count_words(engine: "Engine", news: "ir.Table", fields: Sequence[str]) -> "i
 
     texts = ibis.union(
         *(
-            news.select("news", field=ibis.literal(place, "int8"), form=news[field])
-            for place, field in enumerate(fields)
+            news.select("news", field=ibis.literal(number, "int8"), form=news[field])
+            for number, field in enumerate(fields)
         )
     )
     words = (
@@ -145,11 +145,11 @@ class Refiner:
         """The best `limit` words of a text of that field, in order of first appearance."""
         counts: dict[str, int] = {}
         firsts: dict[str, tuple[int, str]] = {}
-        for place, form in _split(text):
+        for position, form in _split(text):
             word = form.translate(_LOWER)
             if word not in self._stop_words:
                 counts[word] = counts.get(word, 0) + 1
-                firsts.setdefault(word, (place, form))
+                firsts.setdefault(word, (position, form))
         length = sum(counts.values())
         scores = {word: self._score(word, count, length, field) for word, count in counts.items()}
         best = sorted(scores, key=lambda word: (-scores[word], firsts[word][0]))[:limit]

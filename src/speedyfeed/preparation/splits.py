@@ -1,24 +1,23 @@
 """Arrays of one split on disk: timelines of the train split, impressions of a valid, dev or test split.
 
-The engine sorts and this module streams: memory holds a few numbers per impression, never the lists.
+The engine sorts and this module streams: memory holds a few numbers per impression of a split to rank, never the
+lists. Timelines, of which a log has most, are written in parts (`timeline_parts`).
 """
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import ibis.expr.types as ir
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ibis import _
 from numpy.typing import NDArray
 
 from speedyfeed.data.manifest import SplitCounts
-from speedyfeed.data.store import CLICK_TIMES
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
+from speedyfeed.preparation.timeline_parts import write_clicks, write_pools
 from speedyfeed.progress import Report, counted
 from speedyfeed.ragged import ArrayWriter, offsets_of
 
@@ -40,27 +39,30 @@ def write_timelines(
     without_click = _number(engine, impressions.filter(num_shown > 0, _.clicked.length() == 0))
     without_label = _number(engine, impressions.filter(num_shown == 0))
 
-    pools = counted(engine.read(timeline.pools(impressions, ids), "pools"), report, "join negatives")
-    pool_sizes = _write_by_row(folder, "pools", pools, read["impressions"])
+    report("sort negatives", 0, 0)
+    engine.save(timeline.pools(impressions, ids), "pools")
+    workers, scratch = engine.workers, engine.scratch / "parts"
+    pools_path, clicks_path = engine.path("pools"), engine.path("timelines")
+    num_negatives = write_pools(pools_path, read["impressions"], folder, scratch, report, workers=workers)
     textless = impressions.filter(_.skipped.length() > 0).anti_join(engine.reopen("pools"), "row")
     num_textless = engine.load(timeline.count_references(textless, "clicked", ids))["known"][0].as_py()
-    clicks = counted(engine.read(timeline.clicks(impressions, ids), "timelines"), report, "join timelines")
-    times = _load_times(source) if has_times and not pool_sizes.any() else None
-    users, num_clicks, num_with_pool = _write_clicks(folder, clicks, pool_sizes, times)
-    pq.write_table(pa.table({"user_id": users}), folder / "users.parquet")
+    report("sort timelines", 0, 0)
+    engine.save(timeline.clicks(impressions, ids), "timelines")
+    times = source if has_times and not num_negatives else None
+    written = write_clicks(clicks_path, times, folder, scratch, report, workers=workers)
     return SplitCounts(
         read=read,
         kept={
-            "users": len(users),
-            "clicks": num_clicks,
-            "clicks_with_negatives": num_with_pool,
+            "users": written["users"],
+            "clicks": written["clicks"],
+            "clicks_with_negatives": written["with_pool"],
             "clicks_whose_negatives_lack_text": num_textless,
         },
         dropped={
             **without_text,
             "impressions_without_click": without_click,
             "impressions_without_label": without_label,
-            "users_without_click": read["users"] - len(users),
+            "users_without_click": read["users"] - written["users"],
         },
     )
 
@@ -145,60 +147,8 @@ def _write_by_row(folder: Path, name: str, batches: Iterator[pa.RecordBatch], nu
     return lengths
 
 
-def _load_times(source: Path) -> NDArray[np.int64]:
-    """Time of each impression by row, in microseconds."""
-    times = pq.read_table(source, columns=["row", "time"])
-    by_row = np.empty(len(times), np.int64)
-    by_row[times["row"].to_numpy()] = times["time"].cast(pa.int64()).to_numpy()
-    return by_row
-
-
 def _labels_aside(batches: Iterator[pa.RecordBatch], labels: ArrayWriter) -> Iterator[pa.RecordBatch]:
     """Yield the batches unchanged and write their labels."""
     for batch in batches:
         labels.append(batch["label"].to_numpy())
         yield batch
-
-
-def _write_clicks(
-    folder: Path,
-    batches: Iterator[pa.RecordBatch],
-    pool_sizes: NDArray[np.int64],
-    times: NDArray[np.int64] | None,
-) -> tuple[pa.Array, int, int]:
-    """Write (user_id, row, first, news), ordered by user; `times` are those of the impressions, by row.
-
-    Returns the user ids, the number of clicks, and the number of clicks with negatives.
-    """
-    users: list[pa.Array] = []
-    lengths: list[NDArray[np.int64]] = []
-    num_with_pool = 0
-    with (
-        ArrayWriter(folder, "clicks.values", np.int32) as clicks,
-        ArrayWriter(folder, "click_pools", np.int64) as click_pools,
-        ArrayWriter(folder, "user_pools", np.int64) as user_pools,
-        ArrayWriter(folder, CLICK_TIMES, np.int64) if times is not None else nullcontext() as click_times,
-    ):
-        for batch in batches:
-            runs = pc.run_end_encode(batch["user_id"])
-            ends = runs.run_ends.to_numpy().astype(np.int64)
-            names, counts, first = runs.values, np.diff(ends, prepend=0), batch["first"].to_numpy()[ends - 1]
-            if users and len(names) and users[-1][-1] == names[0]:  # the batch begins within a user
-                lengths[-1][-1] += counts[0]
-                names, counts, first = names[1:], counts[1:], first[1:]
-            if len(names):
-                users.append(names)
-                lengths.append(counts)
-                user_pools.append(np.where(pool_sizes[first] > 0, first, -1))
-            clicks.append(batch["news"].to_numpy())
-            rows = batch["row"].to_numpy()
-            has_pool = (rows >= 0) & (pool_sizes[rows] > 0)
-            click_pools.append(np.where(has_pool, rows, -1))
-            num_with_pool += int(has_pool.sum())
-            if times is not None and click_times is not None:
-                # A click of a history has no impression: the user's first one is the nearest to it.
-                click_times.append(times[np.where(rows >= 0, rows, batch["first"].to_numpy())])
-        num_clicks = len(clicks)
-    with ArrayWriter(folder, "clicks.offsets", np.int64) as offsets:
-        offsets.append(offsets_of(np.concatenate(lengths) if lengths else np.zeros(0, np.int64)))
-    return pa.chunked_array(users, pa.string()).combine_chunks(), num_clicks, num_with_pool

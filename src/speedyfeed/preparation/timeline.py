@@ -20,7 +20,7 @@ from ibis import _
 
 
 def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
-    """(user_id, place, row, first, news) of every click, by user and in time order, histories first."""
+    """(user_id, position, row, first, news) of every click, by user and in time order, histories first."""
     by_time = ibis.window(group_by="user_id", order_by=[_.time, _.row])
     numbered = impressions.select(
         "user_id", "time", "row", "history", "clicked", first=_.row.first().over(by_time)
@@ -29,12 +29,12 @@ def clicks(impressions: ir.Table, ids: ir.Table) -> ir.Table:
     first = numbered.filter(_.row == _.first).mutate(row=ibis.literal(-1, "int64"))
     before = _references(first, "history", "user_id", "time", "row", "first")
     after = _references(numbered, "clicked", "user_id", "time", "row", "first")
-    place = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row, _.position])
+    position = ibis.row_number().over(group_by="user_id", order_by=[_.time, _.row, _.position])
     return (
         ibis.union(before, after)
         .join(ids, "news_id")
-        .select("user_id", "row", "first", "news", place=place)
-        .order_by("user_id", "place")
+        .select("user_id", "row", "first", "news", position=position)
+        .order_by("user_id", "position")
     )
 
 
@@ -83,8 +83,8 @@ def histories(
         return given.order_by("row", "position").select("row", "news")
     from_train = (
         distinct.select("user_id", user="row")
-        .join(train_clicks.select("user_id", "place", "news"), "user_id")
-        .select(row="user", position=_.place.cast("int64"), news="news")
+        .join(train_clicks.select("user_id", "position", "news"), "user_id")
+        .select(row="user", position=_.position.cast("int64"), news="news")
     )
     if use_longer:
         num_given = given.group_by("row").agg(num_given=_.count())

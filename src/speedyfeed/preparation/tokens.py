@@ -138,13 +138,15 @@ def segments_of_heads(
         yield segments_of_plain(batch["news"].to_pylist(), heads, tokenizer)
 
 
-def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> int:
-    """Write the segments of articles 1..num_news, given in that order; article 0 is padding and has none.
+def write_segments(
+    folder: Path, batches: Iterator[Segments], tokenizer: Tokenizer, num_news: int, first_news: int = 0
+) -> int:
+    """Write the segments of articles first_news..num_news, given in that order; article 0 is padding and has none.
 
     An article without a segment gets an empty one; returns how many did.
     """
-    num_segments = np.zeros(num_news + 1, np.int64)
-    num_empty = done = 0  # articles 1..done are written
+    num_segments = np.zeros(num_news + 1 - first_news, np.int64)
+    num_empty, done = 0, max(first_news - 1, 0)  # articles up to `done` are written
     with (
         RaggedWriter(folder, "tokens", np.int32) as tokens,
         ArrayWriter(folder, "frequencies", np.uint8) as frequencies,
@@ -154,7 +156,7 @@ def write_segments(folder: Path, batches: Iterator[Segments], tokenizer: Tokeniz
             last = int(part.news[-1]) if len(part.news) else num_news
             missing = np.setdiff1d(np.arange(done + 1, last + 1), part.news)
             whole = merge_segments(part, _bare_segments(missing, tokenizer))
-            np.add.at(num_segments, whole.news, 1)
+            np.add.at(num_segments, whole.news - first_news, 1)
             tokens.append(whole.tokens.values, whole.tokens.lengths)
             frequencies.append(whole.frequencies.values)
             fields.append(whole.field)
@@ -208,8 +210,8 @@ def segments_of_table(words: pa.Table, table: TokenTable, room: int, segment_wor
     news, field = words["news"].to_numpy(), words["field"].to_numpy()
     row = table.lookup(words["form"].combine_chunks())
     starts = np.flatnonzero(np.diff(news, prepend=-1) | np.diff(field, prepend=-1))  # of each text
-    place = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
-    is_head = place % segment_words == 0
+    position = np.arange(len(news)) - np.repeat(starts, np.diff(starts, append=len(news)))
+    is_head = position % segment_words == 0
     segment = np.cumsum(is_head) - 1
     num_tokens = table.tokens.lengths[row]
     fits = _fits(segment, words["rank"].to_numpy(), num_tokens, room)

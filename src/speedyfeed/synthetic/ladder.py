@@ -1,6 +1,6 @@
 """Rungs between chance and the best possible AUC of a synthetic newsroom, from the true click model alone.
 
-No text is read. Each rung ranks the dev impressions with what a reader of a certain skill would know:
+No text is read. Each rung ranks the dev impressions with what a recommender of a certain skill would know:
 
     popularity       weight and age of an article, nothing of the user
     sections         how often the user clicked the section of an article, as published: some are wrong or missing

@@ -182,7 +182,7 @@ def _write_newsroom(folder: Path, config: SynthConfig, shape: Shape, progress: R
         rng=rng,
     )
     number = rng.permutation(shape.news)  # of the articles with ids N1, N2, ...: an id carries no information
-    news_ids = pa.array([f"N{place + 1}" for place in np.argsort(number)], pa.string())
+    news_ids = pa.array([f"N{position + 1}" for position in np.argsort(number)], pa.string())
     tally, ladder = Tally.of(world), Ladder(world=world)
     with ExitStack() as stack:
         train, dev, test = (
@@ -267,7 +267,7 @@ def _draw_news(
         )
         nothing = pa.repeat("", len(numbers))
         columns = [
-            pa.array([f"N{first + place + 1}" for place in range(len(numbers))]),
+            pa.array([f"N{first + position + 1}" for position in range(len(numbers))]),
             pa.array(names[world.section[numbers]], pa.string()),
             nothing,
             pa.array(writer.write_titles(stories, rng)),

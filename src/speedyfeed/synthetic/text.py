@@ -196,8 +196,8 @@ class _Bank:
         picks = np.zeros_like(story)
         for number, (name, group) in enumerate(groups.items()):
             size = BANK_SENTENCES[name]
-            place = self._first[name] + (2 * group + late) * size + (chance * size).astype(np.int64)
-            picks = np.where(part == number, place, picks)
+            sentence = self._first[name] + (2 * group + late) * size + (chance * size).astype(np.int64)
+            picks = np.where(part == number, sentence, picks)
         return self._sentences.take(pa.array(picks))
 
 

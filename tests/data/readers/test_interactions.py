@@ -79,7 +79,11 @@ def test_each_interaction_is_a_click_and_the_last_tenth_is_dev(log, news_rows, i
     ]
     assert len(impression_rows(train)) == 6
     assert short(impression_rows(dev)) == [("U8", "N3", "N2")]
-    assert train.notes() == ("split by time: dev begins at 2026-01-10 09:00:00, 14.3% of the interactions",)
+    assert train.notes() == (
+        "split by time: dev begins at 2026-01-10 09:00:00, 14.3% of the interactions",
+        "items.csv: columns item item_id, title, category",
+        "interactions.csv: columns user user_id, item item_id, time timestamp",
+    )
 
 
 def test_dev_begins_when_asked_and_has_all_earlier_clicks_as_history(log, impression_rows):
@@ -111,8 +115,7 @@ def test_the_last_clicks_of_a_user_are_validation_and_test(log, impression_rows)
     ]
     assert short(impression_rows(valid)) == [("U7", "N3", "N1 N2")]
     assert short(impression_rows(test)) == [("U7", "N4", "N1 N2 N3")]
-    (note,) = train.notes()
-    assert note.startswith(
+    assert train.notes()[0].startswith(
         "split last: each user's last click is test, the one before it valid; 2 of 3 users have fewer"
     )
 
@@ -191,7 +194,7 @@ def test_an_item_column_may_be_named_for_one_table_only(log, impression_rows):
 def test_the_number_of_an_interaction_is_no_item(log, impression_rows):
     train, _ = log(table="id,user_id,item_id,time\n1,U7,N1,2026-01-01\n2,U7,N2,2026-01-02\n")
     assert [row["clicked"] for row in impression_rows(train)] == [["N1"]]
-    assert "interactions.csv: columns not read (1): id" in train.notes()
+    assert "interactions.csv: columns user user_id, item item_id, time; not read (1): id" in train.notes()
 
 
 @pytest.mark.parametrize(
@@ -213,9 +216,9 @@ def test_the_number_of_an_interaction_is_no_item(log, impression_rows):
             "items.csv: found columns title and headline (columns: item_id, ",
         ),
         (
-            "id,item_id,title\n1,N1,b\n",
-            TABLE,
-            "found columns id and item_id (columns: id, item_id, title), expected one",
+            "news_id,item_id,title\n1,N1,b\n",
+            TABLE.replace("user_id", "news_id,user_id"),
+            "found columns news_id and item_id (columns: news_id, item_id, title), expected one",
         ),
         ("item_id,title,title\n1,N1,b\n", TABLE, "items.csv: found column title twice, expected it once"),
         (
@@ -233,7 +236,7 @@ def test_the_number_of_an_interaction_is_no_item(log, impression_rows):
             "uid,item_id,date,time\nU7,N1,a,b\n",
             "found columns date and time (columns: uid, item_id, date, ",
         ),
-        (ITEMS, "", "interactions.csv: found no user column (columns: none), expected"),
+        (ITEMS, "", "interactions.csv: found no item column (columns: none), expected"),
         (ITEMS, "user_id,item_id,time\n", "interactions.csv: found no rows, expected at least one; export"),
     ],
 )
@@ -330,18 +333,23 @@ FUTURE = "2199-01-31T09:00:00"
             ":3: found time '2026-01-31T12:00Z' in another format (ISO with a",
         ),
         (
-            ("31/01/2026",),
-            ":2: found time '31/01/2026' of no known format, expected ISO as 2026-01-31T12:00:00, or",
+            ("Jan 31 2026",),
+            ":2: found time 'Jan 31 2026' of no known format, expected ISO as 2026-01-31T12:00:00, a date",
         ),
+        (("31/01/2026", "32/01/2026"), ":3: found time '32/01/2026' that the calendar does not have"),
+        (("31/01/2026", "31/01/2026 noon"), ":3: found time '31/01/2026 noon' of no known format"),
+        (("31/01/2026", "31.01.2026"), ":3: found time '31.01.2026' in another format (a date with dots)"),
         (("2026-01-31", ""), ":3: found time '' of no known format"),
         (("2026-01-31", "2026-02-30"), ":3: found time '2026-02-30' that the calendar does not have"),
         (("1989-12-31",), ":2: found time '1989-12-31' before 1990, expected a time from 1990 to now"),
         (("-5",), ":2: found time '-5' before 1990"),
         (("0",), ":2: found time '0' before 1990"),
         (("1970-01-01T00:00:00Z",), ":2: found time '1970-01-01T00:00:00Z' before 1990"),
-        (("20260131",), ":2: found time '20260131' before 1990"),
+        (("20260131", "1769860800"), ":3: found time '1769860800' in another format (seconds since 1970)"),
+        (("7", "8"), ":2: found time '7' before 1990"),
         ((FUTURE,), f":2: found time '{FUTURE}' in the future"),
-        (("1769860800000000",), ":2: found time '1769860800000000' in the future"),
+        (("7769860800000000",), ":2: found time '7769860800000000' in the future"),
+        (("9" * 30,), ":2: found time '9999"),
     ],
 )
 def test_a_wrong_time_names_its_line(log, values, message):
@@ -358,7 +366,7 @@ def test_ids_written_as_floats_are_whole_numbers(log, news_rows, impression_rows
     train, dev = log(items, table)
     assert [row["news_id"] for row in news_rows(train)] == ["12", "13"]
     assert short(impression_rows(train) + impression_rows(dev)) == [("1", "12", ""), ("2", "13", "")]
-    assert train.notes()[1:] == (
+    assert train.notes()[3:] == (
         "interactions.csv: item ids are all written as 12.0 and read as 12",
         "interactions.csv: user ids are all written as 12.0 and read as 12",
     )
@@ -467,15 +475,68 @@ def test_repeated_rows_are_counted_and_the_newest_text_is_used(log, news_rows, i
         ("N1", "Snow at last"),
     ]
     assert len(impression_rows(train) + impression_rows(dev)) == 7
-    assert train.notes()[1:] == (
+    assert train.notes()[3:] == (
         "items.csv: 2 rows with the id of a later row, which is used",
         "interactions.csv: 7 rows with user, item and time of an earlier row, left out",
     )
 
 
+EVENTS = "user_id,item_id,time,event,weight,page\n" + "".join(
+    f"U7,N1,2026-01-0{day},{event},{weight},x\n"
+    for day, event, weight in ((1, "view", 1), (2, "click", 2.5), (3, "view", 4), (4, "buy", -1))
+)
+
+
 def test_columns_that_are_not_read_are_stated(log):
-    train, _ = log(table="user_id,item_id,time,event,weight\nU7,N1,2026-01-01,view,1\nU7,N2,2026-01-02,click,5\n")
-    assert "interactions.csv: columns not read (2): event, weight" in train.notes()
+    train, _ = log(table=EVENTS)
+    assert (
+        "interactions.csv: columns user user_id, item item_id, time, event; not read (2): weight, page"
+        in train.notes()
+    )
+    assert (
+        "interactions.csv: events view 2, click 1, buy 1; all are clicks, --events chooses some of them"
+        in train.notes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "days", "note"),
+    [
+        (
+            {"events": "click, buy"},
+            [2, 4],
+            "interactions.csv: events view 2, click 1, buy 1; 2 rows of other events than --events left out",
+        ),
+        ({"min_weight": 2}, [2, 3], "interactions.csv: 2 rows with a weight below 2 left out"),
+        ({"min_weight": 1, "events": "view"}, [1, 3], "interactions.csv: 1 rows with a weight below 1 left out"),
+    ],
+)
+def test_events_and_weights_choose_the_clicks(log, impression_rows, options, days, note):
+    splits = log(table=EVENTS, **options)
+    assert [row["time"].day for split in splits for row in impression_rows(split)] == days
+    assert note in splits[0].notes()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (EVENTS, {"events": "like"}, "--events like: found events view 2, click 1, buy 1 in"),
+        (EVENTS, {"min_weight": 9}, "interactions.csv: found no row that is a click"),
+        (EVENTS.replace("2.5", "much"), {"min_weight": 1}, "interactions.csv:3: found a weight that is no number"),
+        (
+            TABLE,
+            {"events": "view"},
+            "interactions.csv: found no event column (columns: user_id, item_id, timestamp)",
+        ),
+        (
+            TABLE,
+            {"min_weight": 1},
+            "expected one for --min-weight; say which is meant with --columns weight=COLUMN",
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(log, table, options, message):
+    assert message in refused(log(table=table, **options))
 
 
 def test_a_split_that_leaves_a_part_empty_is_refused(log):
@@ -503,9 +564,11 @@ def test_two_tables_of_one_kind_are_refused(log):
 
 
 def test_a_missing_table_is_refused(tmp_path):
-    (tmp_path / "items.csv").touch()
+    (tmp_path / "items.csv").write_text(ITEMS)
     assert not interactions.recognises(tmp_path)
-    with pytest.raises(InputError, match="found no table of interactions, expected items"):
+    with pytest.raises(
+        InputError, match=r"found no table of interactions among items.csv .item_id, title, category"
+    ):
         interactions.open_splits(tmp_path)
 
 

@@ -42,6 +42,8 @@ READERS: dict[str, Reader] = {
 }
 
 FORMATS = tuple(READERS)
+MAX_SHOWN = 10
+"""Number of files that the message about an unknown folder names."""
 
 
 def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | None = None) -> Logs:
@@ -52,7 +54,7 @@ def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | 
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected a folder of logs; check the path")
     if format is None:
-        format = _recognise(folder)
+        format = "interactions" if options is not None and options.tables else _recognise(folder)
     elif format not in READERS:
         raise InputError(f"format {format!r}: found no such format, expected {_expected()}; choose one of them")
     if format == "interactions":
@@ -87,7 +89,11 @@ def _recognise(folder: Path) -> str:
     for name, reader in READERS.items():
         if reader.recognises(folder):
             return name
-    raise InputError(f"{folder}: found logs of no known format, expected {_expected()}; check the folder")
+    files = ", ".join(sorted(path.name for path in folder.iterdir())[:MAX_SHOWN]) or "none"
+    raise InputError(
+        f"{folder}: found logs of no known format (files: {files}), expected {_expected()}; check the folder, or "
+        "save the tables as CSV with a header"
+    )
 
 
 def _expected() -> str:

@@ -75,15 +75,16 @@ def _is_present(path: Path, field: pa.Field, found: pa.Schema, defaults: Mapping
 def _is_castable(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pt.is_dictionary(found):
         return _is_castable(found.value_type, wanted)
-    if _is_list(wanted):
-        return _is_list(found) and _is_castable(found.value_type, wanted.value_type)
+    if is_list(wanted):
+        return is_list(found) and _is_castable(found.value_type, wanted.value_type)
     if pt.is_timestamp(wanted):
         return bool(pt.is_timestamp(found) or pt.is_date(found))
     is_text = pt.is_string(found) or pt.is_large_string(found) or pt.is_string_view(found)
     return bool(pt.is_integer(found) or pt.is_null(found) or (pt.is_string(wanted) and is_text))
 
 
-def _is_list(type_: pa.DataType) -> bool:
+def is_list(type_: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's kinds of lists."""
     kinds = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
     return any(is_kind(type_) for is_kind in kinds)
 
@@ -125,7 +126,7 @@ def _first_null(column: pa.Array, field: pa.Field) -> int | None:
     """First row that is null, or a list with a null in it, where the field does not allow that."""
     if column.null_count and not field.nullable:
         return int(pc.index(column.is_null(), True).as_py())
-    if _is_list(field.type) and column.flatten().null_count:
+    if is_list(field.type) and column.flatten().null_count:
         value = pc.index(column.flatten().is_null(), True).as_py()
         return int(pc.list_parent_indices(column)[value].as_py())
     return None

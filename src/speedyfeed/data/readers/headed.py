@@ -2,10 +2,12 @@
 
     items.csv   HeadedTable.names -> item_id, title      HeadedTable.read(("title",)) -> batches of one column
 
-Ids and texts come as strings with "" for null; only times of Parquet keep their type. A row is found again by its
-number: `locate` names the line of the file, which a CSV with newlines in its fields has to be read again for.
+Ids and texts come as strings with "" for null, and lists as JSON; only times of Parquet keep their type. A row is
+found again by its number: `locate` names the line of the file, which a CSV with newlines in its fields has to be
+read again for. The separator of a CSV is that of its header.
 """
 
+import ast
 import csv
 import gzip
 import itertools
@@ -14,22 +16,27 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as pt
 
-from speedyfeed.data.readers.columns import open_parquet, read_batches
+from speedyfeed.data.readers.columns import is_list, open_parquet, read_batches
 from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.errors import InputError
 
-KINDS = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+_JSON = (".jsonl", ".json", ".ndjson")
+_TEXT = (".csv", ".tsv", *_JSON)
+KINDS = (*_TEXT, *(f"{kind}.gz" for kind in _TEXT), ".parquet")
 """Endings of the files that can be read."""
+_SEPARATORS = (",", ";", "\t", "|")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLOCK_BYTES = 1 << 24
 """Bytes of a CSV read at once, and the longest row."""
 
@@ -39,6 +46,12 @@ class HeadedTable:
     """A file with named columns, not yet read."""
 
     path: Path
+    charset: str | None = None
+    """Encoding of a text file; None for UTF-8, or UTF-16 where the file begins with its mark."""
+    skips_broken: bool = False
+    """Whether rows that cannot be read are left out and noted; otherwise the first one is an error."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """Place and mistake of the rows left out, by their number; those without a number have negative ones."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -49,11 +62,14 @@ class HeadedTable:
                 raise InputError(f"{self.path}: found column {name} twice, expected it once; rename one of them")
         return names
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Read some columns in the order asked for; at least one row must exist."""
+    def read(self, columns: Sequence[str], *, lists: bool = False) -> Iterator[pa.RecordBatch]:
+        """Read some columns in the order asked for; at least one row must exist.
+
+        With `lists`, values of JSON and Parquet may be lists, which are given as JSON.
+        """
         num_rows = 0
         try:
-            for batch in self._read(list(columns)):
+            for batch in self._read(list(columns), lists):
                 yield batch
                 num_rows += len(batch)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -69,29 +85,50 @@ class HeadedTable:
         """File and line of a row, counted from 0, for a message; in Parquet rows are counted instead of lines."""
         if self._kind == ".parquet":
             return f"{self.path}: row {row + 1}"
-        return f"{self.path}:{row + 1 if self._kind == '.jsonl' else self._find_line(row)}"
+        return f"{self.path}:{row + 1 if self._kind in _JSON else self._find_line(row)}"
 
     def check(self, ok: pa.BooleanArray, first_row: int, found: str, expected: str, remedy: str) -> None:
-        """Raise an error for the first row that is not `ok`, if any; `first_row` is the number of its first."""
-        row = pc.index(ok, False).as_py()
-        if row >= 0:
-            raise InputError(f"{self.locate(first_row + row)}: found {found}, expected {expected}; {remedy}")
+        """Reject all rows that are not `ok`; `first_row` is the number of the first one."""
+        for row in np.flatnonzero(~ok.to_numpy(zero_copy_only=False)):
+            self.reject(first_row + int(row), found, expected, remedy)
+
+    def reject(self, row: int, found: str, expected: str, remedy: str) -> None:
+        """Raise an error for a row, or note it where such rows are skipped: only the first with its place."""
+        if not self.skips_broken:
+            raise InputError(
+                f"{self.locate(row)}: found {found}, expected {expected}; {remedy}, or leave out all such rows "
+                "with --skip-broken"
+            )
+        if row not in self.broken:
+            self.broken[row] = found if self.broken else f"{self.locate(row)}: {found}"
 
     @property
     def _kind(self) -> str:
         return Path(self.path.name.removesuffix(".gz")).suffix
 
-    @property
+    @cached_property
     def _separator(self) -> str:
-        return "\t" if self._kind == ".tsv" else ","
+        """The usual separator of the kind of file, or the one that is most frequent in a header without it."""
+        usual = "\t" if self._kind == ".tsv" else ","
+        with self._open_text() as file:
+            header = next((line for line in file if line.strip()), "")
+        return usual if usual in header else max((usual, *_SEPARATORS), key=header.count)
+
+    @cached_property
+    def _encoding(self) -> str:
+        if self.charset is not None:
+            return self.charset
+        opens = gzip.open if self.path.suffix == ".gz" else open
+        with opens(self.path, "rb") as file:
+            return "utf-16" if file.read(2) in _UTF_16 else "utf-8"
 
     def _find_names(self) -> tuple[str, ...]:
         if self._kind == ".parquet":
             with open_parquet(self.path) as file:
                 return tuple(file.schema_arrow.names)
         try:
-            if self._kind == ".jsonl":
-                rows = _parse_json(next(read_lines(self.path)))
+            if self._kind in _JSON:
+                rows = self._parse_json(next(read_lines(self.path, self._encoding)))
                 return tuple(dict.fromkeys(name for row in rows for name in row))
             with self._open_text() as file:
                 return tuple(next(filter(None, csv.reader(file, delimiter=self._separator)), ()))
@@ -102,25 +139,49 @@ class HeadedTable:
                 f"{self.path}:1: found no header ({error}), expected the names of the columns; check the file"
             ) from None
 
-    def _read(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, columns: list[str], lists: bool) -> Iterator[pa.RecordBatch]:
         if self._kind == ".parquet":
-            yield from self._read_parquet(columns)
-        elif self._kind == ".jsonl":
-            for lines in read_lines(self.path):
-                rows = _parse_json(lines)
-                yield pa.record_batch([_json_column(lines, rows, name) for name in columns], columns)
+            yield from self._read_parquet(columns, lists)
+        elif self._kind in _JSON:
+            for lines in read_lines(self.path, self._encoding):
+                rows = self._parse_json(lines)
+                yield pa.record_batch([_json_column(lines, rows, name, lists) for name in columns], columns)
         else:
             yield from self._read_csv(columns)
 
-    def _read_parquet(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read_parquet(self, columns: list[str], lists: bool) -> Iterator[pa.RecordBatch]:
         with open_parquet(self.path) as file:
-            for batch in read_batches(self.path, file, columns):
-                yield pa.record_batch([_as_text(self.path, name, batch[name]) for name in columns], columns)
+            for batch in read_batches(self.path, file, list(dict.fromkeys(columns))):
+                yield pa.record_batch([_as_text(self.path, name, batch[name], lists) for name in columns], columns)
+
+    def _parse_json(self, lines: Lines) -> list[dict[str, Any]]:
+        """Objects of the lines; a broken line that is skipped is an object without ids."""
+        rows: list[dict[str, Any]] = []
+        for place, text in enumerate(lines.text.to_pylist()):
+            try:
+                row = json.loads(text)
+                found = f"a JSON {type(row).__name__}"
+            except ValueError as error:
+                row, found = _parse_literal(text), f"no JSON ({error})"
+            if not isinstance(row, dict):
+                where = f"{lines.path}:{lines.numbers[place]}"
+                if not self.skips_broken:
+                    raise InputError(
+                        f"{where}: found {found}, expected one JSON object; correct or remove the line, or leave "
+                        "out all such rows with --skip-broken"
+                    )
+                row = {}
+            rows.append(row)
+        return rows
 
     def _read_csv(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         invalid: list[pcsv.InvalidRow] = []
 
         def refuse(row: pcsv.InvalidRow) -> str:
+            if self.skips_broken:
+                place = f"{self.path}: " if not self.broken else ""
+                self.broken[-row.number] = f"{place}row {row.number}: {row.actual_columns} fields"
+                return "skip"
             invalid.append(row)
             return "error"
 
@@ -129,7 +190,7 @@ class HeadedTable:
             column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
         )
         # One thread: only then rows are numbered in errors.
-        reading = pcsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+        reading = pcsv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, encoding=self._encoding)
         compression = "gzip" if self.path.suffix == ".gz" else None
         num_rows = 0
         with pa.input_stream(str(self.path), compression=compression) as stream:
@@ -150,14 +211,16 @@ class HeadedTable:
             names = ", ".join(self.names)
             raise InputError(
                 f"{where}: found {row.actual_columns} fields, expected {row.expected_columns} ({names}); "
-                'add what is missing, or put "..." around a field that holds a separator or a newline'
+                'add what is missing, or put "..." around a field that holds a separator or a newline, or leave '
+                "out all such rows with --skip-broken"
             ) from None
         if "straddling" in str(error):  # a row longer than a block
             deque(self._lines_of_rows(), maxlen=0)
             raise self._too_long(str(self.path)) from None
         if "UTF8" in str(error):
             raise InputError(
-                f"{where}: found bytes that are no UTF-8, expected UTF-8; save the file as UTF-8"
+                f"{where}: found bytes that are no UTF-8, expected UTF-8; save the file as UTF-8, or give its "
+                "encoding, as --charset latin-1"
             ) from None
         found = " ".join(str(error).split())[:120]
         raise InputError(f"{where}: found {found!r}, expected a table with a header; check its quotes") from None
@@ -181,8 +244,10 @@ class HeadedTable:
         try:
             with self._open_text() as file:
                 rows = csv.reader(file, delimiter=self._separator, strict=True)
+                num_names = 0
                 for fields in rows:
-                    if fields:
+                    num_names = num_names or len(fields)
+                    if fields and (not self.skips_broken or len(fields) == num_names):
                         yield before + 1
                     before = rows.line_num
         except csv.Error as error:
@@ -197,7 +262,8 @@ class HeadedTable:
 
     def _open_text(self) -> TextIO:
         opens = gzip.open if self.path.suffix == ".gz" else open
-        return cast(TextIO, opens(self.path, "rt", encoding="utf-8-sig", errors="replace", newline=""))
+        encoding = "utf-8-sig" if self._encoding == "utf-8" else self._encoding
+        return cast(TextIO, opens(self.path, "rt", encoding=encoding, errors="replace", newline=""))
 
     def _too_long(self, where: str) -> InputError:
         return InputError(
@@ -211,31 +277,29 @@ class HeadedTable:
         )
 
 
-def _parse_json(lines: Lines) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for place, text in enumerate(lines.text.to_pylist()):
-        try:
-            row = json.loads(text)
-            found = f"a JSON {type(row).__name__}"
-        except ValueError as error:
-            row, found = None, f"no JSON ({error})"
-        if not isinstance(row, dict):
-            line = lines.numbers[place]
-            raise InputError(
-                f"{lines.path}:{line}: found {found}, expected one JSON object; correct or remove the line"
-            )
-        rows.append(row)
-    return rows
+def _parse_literal(text: str) -> Any:
+    """Row written by Python, as {'asin': 'B1'}, which older exports call JSON; None for anything else."""
+    try:
+        return ast.literal_eval(text) if text.startswith("{") else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
-def _json_column(lines: Lines, rows: list[dict[str, Any]], name: str) -> pa.StringArray:
+def _json_column(lines: Lines, rows: list[dict[str, Any]], name: str, lists: bool) -> pa.StringArray:
     values = [row.get(name) for row in rows]
-    scalar = pa.array([not isinstance(value, dict | list) for value in values])
-    lines.check(scalar, lambda _: f"a list or an object as {name}", "a string or a number", "flatten the column")
-    return pa.array(["" if value is None else str(value) for value in values], pa.string())
+    refused = dict if lists else dict | list
+    is_plain = pa.array([not isinstance(value, refused) for value in values])
+    lines.check(is_plain, lambda _: f"a list or an object as {name}", "a string or a number", "flatten the column")
+    return pa.array([_json_text(value) for value in values], pa.string())
 
 
-def _as_text(path: Path, name: str, column: pa.Array) -> pa.Array:
+def _json_text(value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
+    return "" if value is None else str(value)
+
+
+def _as_text(path: Path, name: str, column: pa.Array, lists: bool) -> pa.Array:
     """A column of Parquet as strings, whole floats as `12.0`; times stay times."""
     if pt.is_timestamp(column.type) or pt.is_date(column.type):
         return column
@@ -244,6 +308,8 @@ def _as_text(path: Path, name: str, column: pa.Array) -> pa.Array:
         is_whole = pc.equal(pc.round(column), column)
         text = pc.if_else(is_whole, pc.binary_join_element_wise(text, pa.scalar(".0"), ""), text)
         return pc.if_else(pc.is_null(column, nan_is_null=True), "", text)
+    if lists and is_list(column.type):
+        return pa.array([_json_text(value) for value in column.to_pylist()], pa.string())
     try:
         return column.cast(pa.string()).fill_null("")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -6,7 +6,8 @@
 
 There are no impressions: an interaction is one click, with nothing skipped. There are no splits either: by `time`,
 the last interactions are dev; by `last`, each user's last click is test and the one before it valid. Interactions
-are sorted in memory, about 140 bytes each at the peak; items are streamed, only their ids are held.
+are sorted in memory, about 140 bytes each at the peak; items are streamed, only their ids are held. Of a category
+that is a list, or written as A|B or A > B, the first is the category and the second the subcategory.
 """
 
 from collections.abc import Iterator
@@ -19,17 +20,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from speedyfeed.data.reader_options import ReaderOptions
+from speedyfeed.data.reader_options import NO_TIME, ReaderOptions
 from speedyfeed.data.readers.clicks import Clicks, Ids, load_clicks, load_ids, without_zeros
-from speedyfeed.data.readers.headed import KINDS, HeadedTable
+from speedyfeed.data.readers.discovery import FILES, find_tables, is_found
+from speedyfeed.data.readers.headed import HeadedTable
+from speedyfeed.data.readers.lists import join_lists, split_category
 from speedyfeed.data.readers.roles import find_roles
-from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
+from speedyfeed.data.tables import FIELDS, IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 
-FILES = (
-    "items (or articles, news) and interactions (or clicks, events), each as .csv, .tsv, .jsonl, one of these "
-    "with .gz, or .parquet"
-)
+__all__ = ["FILES", "open_splits", "recognises"]
+
 DEV_SHARE = 0.1
 """Share of the interactions that a split by time gives to dev."""
 MIN_CLICKS = 3
@@ -38,17 +39,15 @@ HISTORY_CLICKS = 500
 """Newest clicks of a history; with all of them, a user of many clicks would take quadratic room."""
 BATCH_ROWS = 2048
 
-_ITEMS = ("items", "articles", "news")
-_INTERACTIONS = ("interactions", "clicks", "events")
 _DEFAULTS = ReaderOptions()
 
 
 def recognises(folder: Path) -> bool:
-    return bool(_find_files(folder, _ITEMS) and _find_files(folder, _INTERACTIONS))
+    return is_found(folder)
 
 
 def open_splits(folder: Path, options: ReaderOptions = _DEFAULTS) -> tuple[Split, ...]:
-    log = _Log(_find_table(folder, _ITEMS), _find_table(folder, _INTERACTIONS), options)
+    log = _Log(*find_tables(folder, options), options)
     names = ("train", "valid", "test") if options.split == "last" else ("train", "dev")
     return tuple(
         Split(
@@ -57,25 +56,11 @@ def open_splits(folder: Path, options: ReaderOptions = _DEFAULTS) -> tuple[Split
             # All splits share the items: train yields them, so that none is counted twice.
             news=log.read_news if name == "train" else _no_news,
             impressions=partial(log.read_clicks, number),
+            has_times=log.has_times,
             notes=log.describe if name == "train" else tuple,
         )
         for number, name in enumerate(names)
     )
-
-
-def _find_files(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    paths = [folder / f"{name}{kind}" for name in names for kind in KINDS]
-    return [path for path in paths if path.is_file()]
-
-
-def _find_table(folder: Path, names: tuple[str, ...]) -> HeadedTable:
-    paths = _find_files(folder, names)
-    if not paths:
-        raise InputError(f"{folder}: found no table of {names[0]}, expected {FILES}; add the file")
-    if len(paths) > 1:
-        found = " and ".join(path.name for path in paths)
-        raise InputError(f"{folder}: found {found}, expected one table of {names[0]}; remove one of them")
-    return HeadedTable(paths[0])
 
 
 def _no_news() -> Iterator[pa.RecordBatch]:
@@ -89,6 +74,11 @@ class _Log:
     items: HeadedTable
     interactions: HeadedTable
     options: ReaderOptions
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the interactions have times of their own."""
+        return self.options.column_names().get("time") != NO_TIME
 
     @cached_property
     def roles(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -105,7 +95,8 @@ class _Log:
         """Whether each row of the items is the last one with its id."""
         codes = self.item_ids.codes
         last = np.zeros(len(self.item_ids.distinct), np.int64)
-        np.maximum.at(last, codes, np.arange(len(codes)))
+        rows = np.flatnonzero(codes >= 0)
+        np.maximum.at(last, codes[rows], rows)
         is_newest = np.zeros(len(codes), np.bool_)
         is_newest[last] = True
         return is_newest
@@ -113,7 +104,13 @@ class _Log:
     @cached_property
     def clicks(self) -> Clicks:
         """All interactions but repeated ones."""
-        return load_clicks(self.interactions, self.roles[1])
+        clicks = load_clicks(self.interactions, self.roles[1], self.options)
+        if not len(clicks.time_C):
+            raise InputError(
+                f"{self.interactions.path}: found no row that is a click, expected at least one; check --events, "
+                "--min-weight and --skip-broken"
+            )
+        return clicks
 
     @cached_property
     def split_C(self) -> NDArray[np.int8]:
@@ -123,6 +120,8 @@ class _Log:
     @cached_property
     def dev_from(self) -> int:
         """Time at which dev begins in a split by time: as asked for, or when the last tenth begins."""
+        if self.options.dev_from is not None and not self.has_times:
+            raise InputError("--dev-from: found with --columns time=none, expected times; leave one out")
         if self.options.dev_from is None:
             time_C = np.sort(self.clicks.time_C)
             return int(time_C[int(len(time_C) * (1 - DEV_SHARE))])
@@ -133,13 +132,15 @@ class _Log:
     def read_news(self) -> Iterator[pa.RecordBatch]:
         """Items as articles; of several rows with one id the last is used."""
         columns, num_rows = self.roles[0], 0
-        for batch in self.items.read(list(columns.values())):
-            found = dict(zip(columns, batch.columns, strict=True))
+        for batch in self.items.read(list(columns.values()), lists=True):
+            found = {role: _as_text(column) for role, column in zip(columns, batch.columns, strict=True)}
             ids = without_zeros(found["item"]) if self.item_ids.were_floats else found["item"]
             nothing = pa.repeat("", len(batch))
-            rest = [_as_text(found.get(name, nothing)) for name in NEWS.names[1:]]
+            category, second = split_category(found.get("category", nothing))
+            subcategory = split_category(found["subcategory"])[0] if "subcategory" in found else second
+            texts = [join_lists(found.get(field, nothing)) for field in FIELDS]
             keep = self.is_newest[num_rows : num_rows + len(batch)]
-            yield pa.record_batch([ids, *rest], schema=NEWS).filter(pa.array(keep))
+            yield pa.record_batch([ids, category, subcategory, *texts], schema=NEWS).filter(pa.array(keep))
             num_rows += len(batch)
 
     def read_clicks(self, split: int) -> Iterator[pa.RecordBatch]:
@@ -165,22 +166,34 @@ class _Log:
 
     def describe(self) -> tuple[str, ...]:
         """Statements about the split and about what was left out or read otherwise, for the summary."""
-        notes = [self._describe_split()]
-        if num_repeated := int((~self.is_newest).sum()):
+        notes = [self._describe_split(), *self._describe_columns()]
+        num_rows = int((self.item_ids.codes >= 0).sum())
+        if num_repeated := num_rows - int(self.is_newest.sum()):
             notes.append(
                 f"{self.items.path.name}: {_rows(num_repeated)} with the id of a later row, which is used"
             )
+        notes += self.clicks.notes
         if num_repeated := self.clicks.num_repeated:
             same = "with user, item and time of an earlier row"
             notes.append(f"{self.interactions.path.name}: {_rows(num_repeated)} {same}, left out")
-        for table, columns in zip((self.items, self.interactions), self.roles, strict=True):
-            if unread := [name for name in table.names if name not in columns.values()]:
-                notes.append(f"{table.path.name}: columns not read ({len(unread)}): {', '.join(unread)}")
         ids = (self.items, "item", self.item_ids), (self.interactions, "item", self.clicks.items)
         for table, role, column in (*ids, (self.interactions, "user", self.clicks.users)):
             if column.were_floats:
                 notes.append(f"{table.path.name}: {role} ids are all written as 12.0 and read as 12")
+        for table in (self.items, self.interactions):
+            if broken := list(table.broken.values()):
+                notes.append(f"{table.path.name}: {_rows(len(broken))} left out as broken, the first: {broken[0]}")
         return tuple(notes)
+
+    def _describe_columns(self) -> Iterator[str]:
+        """Which column of each table has which meaning, and which are not read."""
+        for table, columns in zip((self.items, self.interactions), self.roles, strict=True):
+            if self.options.min_weight is None:
+                columns = {role: name for role, name in columns.items() if role != "weight"}
+            used = ", ".join(role if role == name else f"{role} {name}" for role, name in columns.items())
+            unread = [name or '""' for name in table.names if name not in columns.values()]
+            rest = f"; not read ({len(unread)}): {', '.join(unread)}" if unread else ""
+            yield f"{table.path.name}: columns {used}{rest}"
 
     def _split_by_place(self) -> NDArray[np.int8]:
         remaining_C = self.clicks.remaining_C
@@ -205,6 +218,8 @@ class _Log:
         return split_C
 
     def _describe_split(self) -> str:
+        if self.options.split == "time" and not self.has_times:
+            return f"split by the order of the rows, without times: dev has the last {self.split_C.mean():.1%}"
         if self.options.split == "time":
             share = f"{self.split_C.mean():.1%} of the interactions"
             return f"split by time: dev begins at {_moment(self.dev_from)}, {share}"

@@ -2,37 +2,103 @@
 
     user_id, asin, unixReviewTime   ->   user: user_id, item: asin, time: unixReviewTime
 
-A column is known by one of its usual names, whatever its case and underscores, or named by `--columns`. Nothing is
-guessed: two columns that could both be meant are an error.
+A column is known by one of its usual names, whatever its case and underscores, by a name that only means it where
+no usual one is there, or named by `--columns`. Two usual names in one table are an error, but of two names of the
+item the one that both tables have is meant.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
+from speedyfeed.data.reader_options import NO_TIME
 from speedyfeed.data.readers.headed import HeadedTable
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
 
 USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
-    "user": ("user_id", "user", "uid", "reviewer_id", "visitor_id", "visitor", "customer_id", "reader_id"),
-    "item": ("item_id", "item", "article_id", "news_id", "asin", "product_id", "document_id", "doc_id", "id"),
-    "time": ("timestamp", "time", "ts", "date", "datetime", "unix_review_time", "event_time", "created_at"),
+    "user": (
+        *("user_id", "user", "uid", "reviewer_id", "visitor_id", "visitor", "customer_id", "reader_id"),
+        *("member_id", "person_id", "account_id", "viewer_id"),
+    ),
+    "item": (
+        *("item_id", "item", "article_id", "news_id", "asin", "product_id", "document_id", "doc_id", "id"),
+        *("movie_id", "book_id", "business_id", "content_id", "post_id", "story_id", "video_id", "isbn", "sku"),
+        "parent_asin",
+    ),
+    "time": (
+        *("timestamp", "time", "ts", "date", "datetime", "unix_review_time", "event_time", "created_at"),
+        *("event_timestamp", "click_time", "click_timestamp", "t_dat"),
+    ),
     "title": ("title", "headline", "name"),
     "abstract": ("abstract", "description", "subtitle", "summary"),
     "body": ("body", "text", "content"),
     "category": ("category", "section", "genre"),
     "subcategory": ("subcategory",),
+    "event": (),
+    "weight": (),
 }
 """Usual names of each meaning; case, spaces, dashes and underscores do not matter."""
 
-INTERACTION_ROLES = ("user", "item", "time")
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "user": ("session_id", "client_id", "device_id", "cookie_id"),
+    "item": ("click_article_id", "stock_code", "product_code", "url"),
+    "time": ("review_time", "review_date", "purchase_date", "order_date", "invoice_date", "session_start"),
+    "title": (
+        *("prod_name", "product_name", "item_name", "product_title", "article_title", "news_title"),
+        *("book_title", "movie_title", "original_title"),
+    ),
+    "abstract": (
+        *("detail_desc", "short_description", "product_description", "overview", "lead", "teaser", "excerpt"),
+        "snippet",
+    ),
+    "body": ("full_text", "article_text", "article_body", "article_content", "features"),
+    "category": (
+        *("main_category", "categories", "genres", "topic", "product_group_name", "category_name"),
+        *("product_category", "department", "category_id"),
+    ),
+    "subcategory": ("product_type_name", "subcategory_name"),
+    "event": ("event", "event_type", "action", "behavior", "behavior_type", "interaction_type"),
+    "weight": ("weight", "rating", "stars", "overall", "score"),
+}
+"""Names of each meaning where no usual one is there; the first that a table has is meant."""
+
+INTERACTION_ROLES = ("user", "item", "time", "event", "weight")
 ITEM_ROLES = ("item", "title", "abstract", "body", "category", "subcategory")
 
 
 def find_roles(
     items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find the columns of both tables by meaning; `named` are those of `--columns`."""
+    """Find the columns of both tables by meaning; `named` are those of `--columns`.
+
+    The interactions have no time where `--columns time=none` says so.
+    """
+    _check_named(items, interactions, named)
+    item, item_of_click = _find_items(items, interactions, named)
+    item_columns = _find(items, ITEM_ROLES, named) | {"item": item}
+    columns = _find(interactions, INTERACTION_ROLES, named) | {"item": item_of_click}
+    if not set(FIELDS) & set(item_columns):
+        names = ", ".join(name for field in FIELDS for name in USUAL_NAMES[field])
+        raise _error(items, "no column of text", f"at least one of {names}", "--columns title=COLUMN")
+    for role in ("user", "time"):
+        if role not in columns and not (role == "time" and named.get(role) == NO_TIME):
+            raise _missing(interactions, role)
+    return _in_order(item_columns, ITEM_ROLES), _in_order(columns, INTERACTION_ROLES)
+
+
+def has_user(table: HeadedTable, named: Mapping[str, str]) -> bool:
+    """Whether a table has a column of users, as only interactions have."""
+    usual = {plain(name) for name in USUAL_NAMES["user"]}
+    return any(plain(name) in usual or name == named.get("user") for name in table.names)
+
+
+def plain(name: str) -> str:
+    """A name without case, spaces, dashes and underscores."""
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+def _check_named(items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]) -> None:
+    """Refuse columns of `--columns` that the tables do not have."""
     for role, name in named.items():
         tables = [
             table
@@ -41,52 +107,87 @@ def find_roles(
         ]
         if role == "item" and len(tables) == 1:
             continue  # the other table may call it otherwise
+        if role == "time" and name == NO_TIME:
+            continue
         for table in tables:
             raise _error(table, f"no column {name}", f"the column of --columns {role}={name}")
-    item_columns = _find(items, ITEM_ROLES, named)
-    if "item" not in item_columns:
-        raise _missing(items, "item")
-    if not set(FIELDS) & set(item_columns):
-        names = ", ".join(name for field in FIELDS for name in USUAL_NAMES[field])
-        raise _error(items, "no column of text", f"at least one of {names}", "--columns title=COLUMN")
-    columns = _find(interactions, INTERACTION_ROLES, named)
-    for role in INTERACTION_ROLES:
-        if role not in columns:
-            raise _missing(interactions, role)
-    return item_columns, columns
 
 
 def _find(table: HeadedTable, roles: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+    """Columns of a table by meaning, all but the item."""
     found: dict[str, str] = {}
     for role in roles:
+        if role == "item" or (role == "time" and named.get(role) == NO_TIME):
+            continue
         if named.get(role) in table.names:
             found[role] = named[role]
             continue
-        usual = {_plain(name) for name in USUAL_NAMES[role]}
-        if table.names and "user" in roles:
-            usual = _without_row_id(table, usual)
-        columns = [name for name in table.names if _plain(name) in usual and name not in named.values()]
+        columns = [name for name in _candidates(table, role) if name not in named.values()]
         if len(columns) > 1:
-            raise _error(
-                table, f"columns {' and '.join(columns)}", f"one {role} column", f"--columns {role}={columns[0]}"
-            )
-        if columns:
+            raise _ambiguous(table, role, columns)
+        others = (name for name in _others(table, role) if name not in (*named.values(), *found.values()))
+        if columns := columns or list(others)[:1]:
             found[role] = columns[0]
     return found
 
 
-def _without_row_id(table: HeadedTable, usual: set[str]) -> set[str]:
-    """Names of the item without `id`, which beside an item's own column is the number of the interaction."""
-    others = {_plain(name) for name in table.names} & usual - {"id"}
-    return usual - {"id"} if others else usual
+def _find_items(items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]) -> tuple[str, str]:
+    """Column of the item in the items and in the interactions."""
+    found = [_item_columns(table, named) for table in (items, interactions)]
+    if len(found[1]) > 1:  # beside an item's own column, `id` is the number of the interaction
+        found[1] = [name for name in found[1] if plain(name) != "id"]
+    shared = {plain(name) for name in found[0]} & {plain(name) for name in found[1]}
+    for number, columns in enumerate(found):
+        if len(columns) > 1 and len(shared) == 1:
+            found[number] = [name for name in columns if plain(name) in shared]
+    if not found[0] or not found[1]:
+        users = {plain(name) for name in (*USUAL_NAMES["user"], *OTHER_NAMES["user"], *named.values())}
+        ids = [name for name in items.names if name in interactions.names and plain(name).endswith("id")]
+        ids = [name for name in ids if plain(name) not in users]
+        if len(ids) == 1:
+            return ids[0], ids[0]
+    for table, columns in zip((items, interactions), found, strict=True):
+        if not columns:
+            raise _missing(table, "item")
+        if len(columns) > 1:
+            raise _ambiguous(table, "item", columns)
+    return found[0][0], found[1][0]
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).lower()
+def _item_columns(table: HeadedTable, named: Mapping[str, str]) -> list[str]:
+    if named.get("item") in table.names:
+        return [named["item"]]
+    usual = [name for name in _candidates(table, "item") if name not in named.values()]
+    return usual or [name for name in _others(table, "item") if name not in named.values()][:1]
+
+
+def _in_order(columns: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+    return {role: columns[role] for role in roles if role in columns}
+
+
+def _candidates(table: HeadedTable, role: str) -> list[str]:
+    usual = {plain(name) for name in USUAL_NAMES[role]}
+    return [name for name in table.names if plain(name) in usual]
+
+
+def _others(table: HeadedTable, role: str) -> list[str]:
+    """Columns with other names of a meaning, in the order of these names."""
+    columns = {plain(name): name for name in table.names}
+    return [columns[plain(name)] for name in OTHER_NAMES[role] if plain(name) in columns]
 
 
 def _missing(table: HeadedTable, role: str) -> InputError:
-    return _error(table, f"no {role} column", f"one of {', '.join(USUAL_NAMES[role])}", f"--columns {role}=COLUMN")
+    options = f"--columns {role}=COLUMN"
+    if role == "time":
+        options += f", or --columns time={NO_TIME} for the order of the rows"
+    if any(re.fullmatch(r"-?[\d.]+", name) for name in table.names):
+        options += "; if the first line is no header, put one before it"
+    return _error(table, f"no {role} column", f"one of {', '.join(USUAL_NAMES[role])}", options)
+
+
+def _ambiguous(table: HeadedTable, role: str, columns: Sequence[str]) -> InputError:
+    option = f"--columns {role}={columns[0]}"
+    return _error(table, f"columns {' and '.join(columns)}", f"one {role} column", option)
 
 
 def _error(table: HeadedTable, found: str, expected: str, option: str = "--columns") -> InputError:

@@ -58,8 +58,8 @@ def open_splits(folder: Path) -> tuple[Split, ...]:
 
 
 def _open_split(folder: Path, name: str, paths: tuple[Path, ...]) -> Split:
-    places = [folder / place / "DocFeatures.tsv" for place in _NEWS_FOLDERS[name]]
-    news = next((place for place in places if place.is_file()), None) or require_file(places[0], FILES)
+    files = [folder / part / "DocFeatures.tsv" for part in _NEWS_FOLDERS[name]]
+    news = next((file for file in files if file.is_file()), None) or require_file(files[0], FILES)
     read = _read_days if name == "test" else partial(_read_impressions, split=name)
     return Split(
         name=name,
@@ -73,9 +73,9 @@ def _open_split(folder: Path, name: str, paths: tuple[Path, ...]) -> Split:
 def _find_parts(folder: Path, split: str) -> tuple[Path, ...]:
     """Files of a split, ordered by their numbers: 2 comes before 10."""
     names = ("daily_news_*.tsv", "history_positive_*.tsv") if split == "test" else ("ProtoBuf_*.tsv",)
-    for place in _FOLDERS[split]:
+    for subfolder in _FOLDERS[split]:
         found = [
-            sorted((folder / place).glob(name), key=lambda path: (len(path.name), path.name)) for name in names
+            sorted((folder / subfolder).glob(name), key=lambda path: (len(path.name), path.name)) for name in names
         ]
         if paths := [path for part in found for path in part]:
             return tuple(paths)

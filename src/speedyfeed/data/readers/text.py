@@ -77,16 +77,17 @@ class Lines:
             raise InputError(f"{self.path}:{line}: found {found(row)}, expected {expected}; {remedy}")
 
 
-def read_lines(path: Path) -> Iterator[Lines]:
-    """Read the lines of a UTF-8 file, some thousands at a time."""
+def read_lines(path: Path, charset: str = "utf-8") -> Iterator[Lines]:
+    """Read the lines of a text file, some thousands at a time."""
     first = 1
     for block in _read_blocks(path):
         try:
-            text = pa.array([block.decode()])
+            text = pa.array([block.decode(charset)])
         except UnicodeDecodeError as error:
             line = first + block.count(b"\n", 0, error.start)
             found = f"the byte 0x{block[error.start]:02x}"
-            raise InputError(f"{path}:{line}: found {found}, expected UTF-8; save the file as UTF-8") from None
+            name = charset.upper()
+            raise InputError(f"{path}:{line}: found {found}, expected {name}; save the file as UTF-8") from None
         lines = pc.split_pattern(text, "\n").flatten()
         yield Lines(path=path, numbers=np.arange(first, first + len(lines)), text=lines)
         first += len(lines)
