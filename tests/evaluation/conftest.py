@@ -1,4 +1,4 @@
-"""Random impressions and embeddings of the news in them."""
+"""Random impressions and embeddings of their articles."""
 
 import numpy as np
 import pytest

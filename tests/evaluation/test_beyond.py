@@ -1,5 +1,7 @@
 """Figures beyond accuracy, by their definitions on small lists and by a plain second computation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ def facts(news_VD):
         news_VD=news_VD,
         sections_V=np.append(0, rng.integers(0, 4, len(news_VD) - 1)),
         clicks_V=np.append(0, rng.integers(0, 50, len(news_VD) - 1)).astype(float),
+        headlines_V=np.arange(len(news_VD)),
     )
 
 
@@ -72,7 +75,7 @@ def test_a_feed_is_more_varied_and_better_calibrated(impressions, facts):
 
 
 def test_what_is_unknown_has_no_figure(impressions, facts):
-    unknown = NewsFacts(news_VD=facts.news_VD, sections_V=np.zeros_like(facts.sections_V), clicks_V=None)
+    unknown = replace(facts, sections_V=np.zeros_like(facts.sections_V), clicks_V=None)
     encode = mean_of_clicks(facts.news_VD)
     found = measure_feeds(
         impressions, unknown, encode, np.zeros(len(impressions.users), np.int64), RerankConfig(), max_impressions=5

@@ -132,7 +132,9 @@ def test_ranks_are_a_permutation_with_ties_in_the_order_listed(log):
     scores, _ = table(log)
     ranks, order = ranks_of(scores), best_first(scores)
     for row in range(len(log)):
-        expected = sorted(range(len(scores[row])), key=lambda place, row=row: (-scores[row][place], place))
+        expected = sorted(
+            range(len(scores[row])), key=lambda position, row=row: (-scores[row][position], position)
+        )
         start, end = scores.offsets[row], scores.offsets[row + 1]
         assert (order[start:end] - start).tolist() == expected
         assert np.argsort(ranks[start:end]).tolist() == expected

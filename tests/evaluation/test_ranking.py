@@ -49,9 +49,9 @@ def test_scores_equal_one_inner_product_at_a_time(impressions, news_VD):
     scores = score_candidates(impressions, news_VD, encode)
     for row, candidates in enumerate(impressions.candidates):
         user = MeanOfClicks(news_VD).means(impressions.histories.take(impressions.users[[row]]))[0]
-        for place, news in enumerate(candidates):
+        for position, news in enumerate(candidates):
             expected = user @ news_VD[news] if news else -np.inf
-            assert scores[row][place] == pytest.approx(expected, abs=1e-5)
+            assert scores[row][position] == pytest.approx(expected, abs=1e-5)
     assert (scores.values == -np.inf).sum() == (impressions.candidates.values == 0).sum() > 0
 
 
@@ -84,12 +84,12 @@ def test_a_click_is_found_at_its_rank_among_all_news_of_its_pool(num_pools, impr
         }
         own = set(impressions.histories[impressions.users[row]].tolist())
         best = sorted(pool - own, key=lambda news, user=user: -(user @ news_VD[news]))[:20]
-        for place, news in enumerate(candidates.tolist()):
-            is_clicked = labels[row][place] == 1
+        for position, news in enumerate(candidates.tolist()):
+            is_clicked = labels[row][position] == 1
             expected = best.index(news) + 1 if is_clicked and news in best else 0
             if is_clicked and news in own:
                 expected = IN_HISTORY
-            assert found[row][place] == expected
+            assert found[row][position] == expected
             ranks.append(expected)
     assert {0, IN_HISTORY} < set(ranks)
     assert max(ranks) > 5

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from speedyfeed.data.headlines import headline_codes
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval import rerank as rerank_module
 from speedyfeed.retrieval.interests import group_clicks
@@ -12,7 +13,7 @@ from speedyfeed.retrieval.rerank import (
     PLAIN,
     Candidates,
     RerankConfig,
-    UserSections,
+    UserClicks,
     divergence,
     newness,
     popularity_weight,
@@ -20,22 +21,23 @@ from speedyfeed.retrieval.rerank import (
     shares,
 )
 
-NOBODY = UserSections.from_clicks(np.array([], np.int64), np.ones(4))
+NOBODY = UserClicks.from_sections(np.array([], np.int64), np.ones(4))
 
 
-def candidates(scores, *, embeddings=None, clicks=None, sections=None, ages=None):
+def candidates(scores, *, embeddings=None, clicks=None, sections=None, ages=None, headlines=None):
     num = len(scores)
     return Candidates(
         embeddings_ND=np.eye(num, dtype=np.float32) if embeddings is None else np.array(embeddings, np.float32),
         scores_NQ=np.array(scores, np.float32).reshape(num, -1),
         clicks_N=None if clicks is None else np.array(clicks),
         sections_N=None if sections is None else np.array(sections),
+        headlines_N=None if headlines is None else headline_codes(headlines),
         ages_N=None if ages is None else np.array(ages),
     )
 
 
 def user(*sections):
-    return UserSections.from_clicks(np.array(sections, np.int64), np.ones(4))
+    return UserClicks.from_sections(np.array(sections, np.int64), np.ones(4))
 
 
 def test_plain_is_the_order_of_the_scores():
@@ -76,6 +78,30 @@ def test_near_duplicates_are_shown_once():
     assert len(rerank(found, 3, RerankConfig(duplicates=1.01), NOBODY)) == 3
 
 
+def reader(*, read=None, headlines=()):
+    embeddings = None if read is None else np.array(read, np.float32)
+    return UserClicks.from_sections(
+        np.array([], np.int64), np.ones(4), read_LD=embeddings, headlines_L=headline_codes(headlines)
+    )
+
+
+def test_near_duplicates_of_what_was_read_are_not_shown():
+    found = candidates([3, 2, 1], embeddings=[[1, 0], [0.9, 0.43], [0, 1]])
+    assert rerank(found, 3, RerankConfig(), reader(read=[[0, -1], [7, 0.1]])).tolist() == [1, 2]
+    assert len(rerank(found, 3, RerankConfig(), reader(read=np.zeros((0, 2))))) == 3
+    assert len(rerank(found, 3, RerankConfig(duplicates=1.01), reader(read=[[1, 0]]))) == 3
+
+
+def test_an_identical_headline_is_shown_once_and_not_after_it_was_read():
+    titles = ["Storm  hits the coast", "Storm hits the Coast", "", "", "Storm hits"]
+    found = candidates([5, 4, 3, 2, 1], headlines=titles)
+    flat = RerankConfig(diversity=0)
+    assert rerank(found, 5, flat, NOBODY).tolist() == [0, 2, 3, 4]
+    assert rerank(found, 5, flat, reader(headlines=["storm hits the coast", ""])).tolist() == [2, 3, 4]
+    everything = RerankConfig(diversity=0.3, duplicates=1.01)
+    assert len(rerank(found, 5, everything, reader(headlines=["storm hits"]))) == 5
+
+
 def test_diversity_prefers_what_is_unlike_the_articles_above():
     found = candidates([1.0, 0.95, 0.8], embeddings=[[1, 0], [0.9, 0.44], [0, 1]])
     assert rerank(found, 3, RerankConfig(diversity=0), NOBODY).tolist() == [0, 1, 2]
@@ -100,11 +126,11 @@ def test_the_sections_of_a_list_follow_the_clicks():
 
 def test_wanted_shares_begin_with_everybodys_and_end_with_ones_own():
     everyone = np.array([5.0, 6.0, 2.0, 2.0])
-    new = shares(UserSections.from_clicks(np.array([], np.int64), everyone), newness(RerankConfig(), 0))
+    new = shares(UserClicks.from_sections(np.array([], np.int64), everyone), newness(RerankConfig(), 0))
     assert new.tolist() == pytest.approx([0, 0.6, 0.2, 0.2])  # articles without a section have no share
-    half = shares(UserSections.from_clicks(np.array([3, 3]), everyone), newness(RerankConfig(), 2))
+    half = shares(UserClicks.from_sections(np.array([3, 3]), everyone), newness(RerankConfig(), 2))
     assert half.tolist() == pytest.approx([0, 0.3, 0.1, 0.6])
-    own = shares(UserSections.from_clicks(np.array([3] * 30 + [1] * 10), everyone), newness(RerankConfig(), 40))
+    own = shares(UserClicks.from_sections(np.array([3] * 30 + [1] * 10), everyone), newness(RerankConfig(), 40))
     assert own.tolist() == pytest.approx([0, 0.25, 0, 0.75])
 
 

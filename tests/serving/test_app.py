@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import pytest
@@ -20,9 +21,13 @@ JSON = "application/json"
 ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
 
 
+@contextmanager
 def client_of(service, *, token=TOKEN, host="127.0.0.1", base_url="http://127.0.0.1", **options):
+    """A client whose end does not stop the service, which all tests share."""
     app = build_app(service, WriteAccess(token, host), **options)
-    return TestClient(app, base_url=base_url, raise_server_exceptions=False)
+    yield TestClient(app, base_url=base_url, raise_server_exceptions=False)
+    app.state.context.writes.close()
+    app.state.context.reads.close()
 
 
 @pytest.fixture(scope="module")
@@ -468,6 +473,17 @@ def test_files_of_the_page_are_sent_again_only_when_they_changed(client):
         first = client.get(path)
         assert first.status_code == 200
         assert client.get(path, headers={"if-none-match": first.headers["etag"]}).status_code == 304
+
+
+def test_everything_in_the_openapi_document_is_described(client):
+    document = client.get("/openapi.json").json()
+    routes = [route for methods in document["paths"].values() for route in methods.values()]
+    described = {parameter["name"]: parameter for route in routes for parameter in route.get("parameters", [])}
+    for name, schema in document["components"]["schemas"].items():
+        described |= {name: schema} | {f"{name}.{field}": text for field, text in schema["properties"].items()}
+    short = [name for name, text in described.items() if len(text.get("description", "").split()) < 4]
+    assert not short
+    assert len(described) > 50
 
 
 def test_the_openapi_document_has_every_route(client):

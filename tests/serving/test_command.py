@@ -4,7 +4,9 @@ import json
 import signal
 import socket
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -12,6 +14,7 @@ import uvicorn
 
 from speedyfeed.cli.main import main
 from speedyfeed.pretrained import Recommender
+from speedyfeed.serving import micro_batcher
 from speedyfeed.serving.connections import open_listeners
 from speedyfeed.serving.journal import Journal
 from tests import forked
@@ -25,11 +28,11 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(run, data):
+def start(run, data, stderr=forked.DEVNULL):
     """Start a service; return its process and address once it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "speedyfeed", "serve", str(run), "--data", str(data), "--port", str(port)]
-    process = forked.Popen(command, stderr=forked.DEVNULL)
+    process = forked.Popen(command, stderr=stderr)
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         assert process.poll() is None
@@ -66,6 +69,35 @@ def test_articles_acknowledged_before_kill_9_survive(run, tmp_path):
         assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load_after_a_reload_gives_up_what_waits(run, tmp_path, monkeypatch, number):
+    encode = micro_batcher._encode
+    monkeypatch.setattr(micro_batcher, "_encode", lambda jobs: (time.sleep(0.3), encode(jobs)))
+    monkeypatch.setattr("speedyfeed.cli.serve.GRACE_SECONDS", 1)
+    process, address = start(run, tmp_path, stderr=forked.PIPE)
+    call(f"{address}/v1/reload", {})
+    answers = []
+
+    def write(writer):
+        news = [{"news_id": f"{writer}-{number}", "title": f"title {number}"} for number in range(100)]
+        try:
+            call(f"{address}/v1/news", {"news": news})
+        except urllib.error.HTTPError as error:
+            answers.append((error.code, json.load(error)["detail"]))
+
+    writers = [threading.Thread(target=write, args=(writer,)) for writer in range(12)]
+    for writer in writers:
+        writer.start()
+    time.sleep(0.5)  # far less than they take
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.wait() in (-signal.SIGTERM, 128 + signal.SIGINT)
+    for writer in writers:
+        writer.join()
+    assert set(answers) == {(503, "The service is stopping.")}
+    assert "Traceback" not in errors
+
+
 def fails(capsys, *arguments):
     with pytest.raises(SystemExit) as stop:
         main(["serve", *map(str, arguments)])
@@ -82,6 +114,8 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     (tmp_path / "empty" / "recommender.json").write_text("{}")
     assert "was saved by speedyfeed of an unknown version" in fails(capsys, tmp_path / "empty", "--port", 0)
     assert not (tmp_path / "empty.feed").exists()
+    assert "is RUN itself, expected another run" in fails(capsys, run, "--other", run, "--port", 0)
+    assert "no precision 'fp64'" in fails(capsys, run, "--precision", "fp64", "--port", 0)
     journal = Journal(tmp_path / "taken")
     assert "another process" in fails(capsys, run, "--data", tmp_path / "taken", "--port", 0)
     journal.close()

@@ -7,13 +7,14 @@ import pytest
 
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
-from speedyfeed.serving import feed as feed_module
 from speedyfeed.serving import opening as opening_module
 from speedyfeed.serving.feed import Feed
+from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, build_index
 from speedyfeed.serving.micro_batcher import MicroBatcher
 from speedyfeed.serving.opening import open_feed
 from speedyfeed.serving.query import Query
+from speedyfeed.serving.reasons import MIN_SIMILARITY
 from tests.serving.small_run import build_recommender
 
 HISTORY = ["N1", "N9", "N2"]
@@ -59,6 +60,25 @@ def test_learned_popularity_is_part_of_the_scores_where_the_model_says_so(rerank
     )
     assert ids(answer) == [one.news_id for one in expected]
     assert answer.ranked[0].score == pytest.approx(expected[0].score, rel=1e-4)
+
+
+def test_a_story_with_the_headline_of_one_read_or_seen_is_not_shown_again(feed, model):
+    rng = np.random.default_rng(0)
+    unlike = rng.normal(size=(3, feed.catalogue.embeddings([0]).shape[1])).astype(np.float32)
+    titles = {"again": "late goal  wins the cup", "other": "Late goal wins the match", "new": "Late goal"}
+    feed.catalogue.add([News(news_id=name, title=title) for name, title in titles.items()], unlike)
+    assert {"again", "other", "new"} < set(
+        ids(feed.recommend(Query(history=["N2"], seen=["N1"], k=20, rerank=PLAIN)))
+    )
+    for query in ({"history": ["N1"]}, {"seen": ["N1"]}, {"history": [("Late Goal wins the cup", "", "", "")]}):
+        found = ids(feed.recommend(Query(k=20, **query)))
+        assert {"other", "new"} < set(found)
+        assert "again" not in found
+    same = replace(model.catalogue, titles=["Late goal wins the cup"] * 5 + list(model.catalogue.titles[5:]))
+    twin = build_recommender()
+    twin.catalogue = same
+    assert not {"N2", "N3", "N4", "N5"} & {one.news_id for one in twin.recommend(["N1"], k=12)}
+    assert {"N2", "N3"} < {one.news_id for one in twin.recommend(["N1"], k=12, rerank=PLAIN)}
 
 
 def test_a_text_counts_like_the_article_with_that_text(feed):
@@ -120,7 +140,7 @@ def test_reasons_are_the_clicks_that_contribute_most(feed, model):
         news = feed.catalogue.embeddings([feed.catalogue.row(one.news.news_id)])[0]
         contributions = attention * np.exp(model.config.user.sharpness * (clicks @ news))
         cosines = clicks @ news / np.linalg.norm(clicks, axis=1) / np.linalg.norm(news)
-        is_reason = (clicks @ news > 0) & (cosines >= feed_module.MIN_SIMILARITY)
+        is_reason = (clicks @ news > 0) & (cosines >= MIN_SIMILARITY)
         expected = [click for click in np.argsort(-contributions)[:2] if is_reason[click]]
         assert [reason.click - 1 for reason in one.reasons] == expected
         for reason, click in zip(one.reasons, expected, strict=True):

@@ -128,7 +128,7 @@ def test_a_link_carries_a_history_and_leaves_the_own_one_alone(page):
 def test_publishing_is_answered_in_the_same_place(page, service):
     page.read(0)
     page.publish("Cup comes <b>home</b> at last")
-    page.wait(lambda: "Published." in page.find("#published").text)
+    page.wait(lambda: page.find("#publish-title").text == "Published")
     assert "in your feed" in page.find("#published").text
     assert len(page.texts("#published li")) == 3
     box = page.find("#published").rect
@@ -155,7 +155,7 @@ def _low_title(service):
 def test_a_headline_far_down_is_fetched_to_be_seen(page, service):
     service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(40)])
     page.publish(_low_title(service))
-    page.wait(lambda: "Published." in page.find("#published").text)
+    page.wait(lambda: page.find("#publish-title").text == "Published")
     page.press(Keys.ENTER)
     page.wait(lambda: len(page.texts(".just-in")) == 1)
     assert len(page.titles()) > 21
@@ -169,7 +169,7 @@ def test_publishing_asks_for_the_token_until_it_is_right(browser, service):
             page.wait(lambda: page.find("#token").is_displayed() and not page.find("#token").get_property("value"))
             page.find("#token").send_keys(token)
             page.find("#token-dialog button.primary").click()
-        page.wait(lambda: "Published." in page.find("#published").text)
+        page.wait(lambda: page.find("#publish-title").text == "Published")
     assert len(service.feed.catalogue) == 13
 
 

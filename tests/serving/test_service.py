@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import torch
 
 from speedyfeed.errors import InputError
 from speedyfeed.retrieval.rerank import PLAIN
+from speedyfeed.serving import micro_batcher
 from speedyfeed.serving import service as service_module
 from speedyfeed.serving.journal import News
+from speedyfeed.serving.micro_batcher import ServiceStopped
 from speedyfeed.serving.query import Query
 from speedyfeed.serving.service import ReloadInProgress, Service
 from tests.serving.small_run import save_run
@@ -208,4 +211,30 @@ def test_a_run_that_cannot_be_loaded_leaves_the_old_one_answering(run, tmp_path)
     link.unlink()
     link.symlink_to(save_run(tmp_path / "third", seed=2))
     service.reload()
+    service.close()
+
+
+def test_what_waits_for_encoding_is_given_up_when_the_service_stops(run, tmp_path, monkeypatch):
+    started, go_on = threading.Event(), threading.Event()
+    encode = micro_batcher._encode
+
+    def slowly(jobs):
+        started.set()
+        go_on.wait()
+        encode(jobs)
+
+    service = Service(run, tmp_path)
+    service.open()
+    monkeypatch.setattr(micro_batcher, "_encode", slowly)
+    with ThreadPoolExecutor() as threads:
+        news = [News(news_id=f"S{number}", title=f"title {number}") for number in range(200)]
+        adding = threads.submit(service.add, news)
+        started.wait()
+        stopping = threads.submit(service.stop)
+        go_on.set()
+        stopping.result()
+        with pytest.raises(ServiceStopped):
+            adding.result()
+        with pytest.raises(ServiceStopped):
+            service.add(news)
     service.close()

@@ -25,7 +25,7 @@ from speedyfeed.retrieval.rerank import (
     NO_SECTION,
     Candidates,
     RerankConfig,
-    UserSections,
+    UserClicks,
     divergence,
     popularity_weight,
     rerank,
@@ -49,6 +49,8 @@ class NewsFacts:
     """Section as a number from 1; 0 for none."""
     clicks_V: NDArray[np.float64] | None
     """Number of clicks in the training log; None where they are unknown."""
+    headlines_V: NDArray[np.int64]
+    """Headline as a code (`headline_codes`)."""
 
     @property
     def section_clicks_G(self) -> NDArray[np.float64]:
@@ -87,7 +89,12 @@ def measure_feeds(
         history = impressions.histories[user]
         latest = history[-max_clicks:] if max_clicks else history
         users = _encode_interests(latest, user, facts.news_VD, encode_users, config)
-        own = UserSections.from_clicks(facts.sections_V[latest], section_clicks_G)
+        own = UserClicks.from_sections(
+            facts.sections_V[latest],
+            section_clicks_G,
+            read_LD=facts.news_VD[history],
+            headlines_L=facts.headlines_V[history],
+        )
         candidates = impressions.candidates[row]
         scores.append(_rescore(candidates, users, facts, config, own))
         pool = pool_news[int(pools[row])]
@@ -114,7 +121,7 @@ def measure_feeds(
 
 
 def _measure_list(
-    chosen: NDArray[np.int64], clicked: NDArray[np.integer], facts: NewsFacts, own: UserSections
+    chosen: NDArray[np.int64], clicked: NDArray[np.integer], facts: NewsFacts, own: UserClicks
 ) -> dict[str, float]:
     """Figures of one list; NaN where it has none."""
     units_LD = facts.news_VD[chosen].astype(np.float64)
@@ -143,7 +150,7 @@ def _rescore(
     users: Users,
     facts: NewsFacts,
     config: RerankConfig,
-    own: UserSections,
+    own: UserClicks,
 ) -> NDArray[np.float32]:
     """Scores that put the candidates of an impression into the order of the feed; those without text come last."""
     scores = np.full(len(candidates), -np.inf, np.float32)
@@ -155,7 +162,7 @@ def _rescore(
 
 
 def _retrieve(
-    pool: NDArray[np.integer], users: Users, facts: NewsFacts, config: RerankConfig, own: UserSections
+    pool: NDArray[np.integer], users: Users, facts: NewsFacts, config: RerankConfig, own: UserClicks
 ) -> NDArray[np.int64]:
     """The articles of the pool that a list is chosen from."""
     size = retrieval_size(LIST, config)
@@ -172,7 +179,10 @@ def _encode_interests(
     groups = group_clicks(news_VD[history], config.interests)
     parts = [history, *([history[group] for group in groups] if len(groups) > 1 else [])]
     offsets = offsets_of(np.array([len(part) for part in parts], np.int64))
-    return encode_users(Ragged(values=np.concatenate(parts), offsets=offsets), np.full(len(parts), user, np.int64))
+    found = encode_users(
+        Ragged(values=np.concatenate(parts), offsets=offsets), np.full(len(parts), user, np.int64)
+    )
+    return found if found.weights_BPK is None else found.take(slice(0, 1))  # a soft maximum has all interests
 
 
 def _score(users: Users, news_ND: Embeddings) -> Embeddings:
@@ -187,6 +197,7 @@ def _candidates(news: NDArray[np.integer], users: Users, facts: NewsFacts) -> Ca
         scores_NQ=_score(users, facts.news_VD[news]),
         clicks_N=None if facts.clicks_V is None else facts.clicks_V[news],
         sections_N=facts.sections_V[news],
+        headlines_N=facts.headlines_V[news],
     )
 
 

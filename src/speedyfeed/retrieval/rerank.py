@@ -5,14 +5,16 @@
     relevance   =  (1 - w) taste + w popularity + freshness 2^(-age / 24 h) + boost
     choice      =  (1 - diversity) relevance - diversity (likeness to what is chosen + miscalibration of the list)
 
-Taste is the score of the model, a quarter of it that of the best interest, and popularity the logarithm of clicks,
-all standardized over the candidates; an article nobody clicked is taken as average, because most are new. For a
-new user w is 1, and every `halving_clicks` clicks halve what it has above `popularity`; the shares of sections
-that the list should have move from those of all clicks to the user's own at the same rate. Likeness is the largest
-cosine to an article above (maximal marginal relevance, Carbonell and Goldstein, 1998); miscalibration is the
-divergence of the list's sections from these shares (Steck, 2018).
+Taste is the score of the model (a quarter of it that of the best interest, where users have one vector), and
+popularity the logarithm of clicks, all standardized over the candidates; an article nobody clicked is taken as
+average, because most are new. For a new user w is 1, and every `halving_clicks` clicks halve what it has above
+`popularity`; the shares of sections that the list should have move from those of all clicks to the user's own at
+the same rate. Likeness is the largest cosine to an article above (maximal marginal relevance, Carbonell and
+Goldstein, 1998); miscalibration is the divergence of the list's sections from these shares (Steck, 2018).
 
-Shapes: N candidates, Q queries (the user, then each interest), G sections, D embedding width.
+Of near-duplicates, by cosine or by an identical headline, one is shown; none where the user has read one already.
+
+Shapes: N candidates, L clicks, Q queries (the user, then each interest), G sections, D embedding width.
 """
 
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.data.headlines import NO_HEADLINE
 from speedyfeed.ranges import Ranges, check_ranges
 
 HALF_LIFE_HOURS = 24.0
@@ -50,9 +53,11 @@ class RerankConfig:
     halving_clicks: float = 2.0
     """Number of clicks that halve the additional weight of popularity for new users; 0 gives them none."""
     interests: int = 3
-    """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them."""
+    """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them. A soft
+    maximum over the clicks (`sharpness`) has them all, and no groups."""
     duplicates: float = 0.97
-    """Cosine similarity from which two articles are duplicates, of which one is shown; 1.01 shows all."""
+    """Cosine similarity from which two articles are duplicates, as are those with the same headline. One of them
+    is shown, and none if the user has read one; 1.01 shows all."""
 
     RANGES: ClassVar[Ranges] = {
         "diversity": (0, 1),
@@ -83,6 +88,8 @@ class Candidates:
     """Number of clicks on each article; None where it is unknown."""
     sections_N: NDArray[np.integer] | None = None
     """Code of each article's section; `NO_SECTION` for none."""
+    headlines_N: NDArray[np.integer] | None = None
+    """Code of each article's headline (`headline_codes`); None where headlines are unknown."""
     ages_N: NDArray[np.floating] | None = None
     """Hours since publication; NaN where unknown."""
     boosts_N: NDArray[np.floating] | None = None
@@ -90,20 +97,37 @@ class Candidates:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UserSections:
-    """What re-ranking needs to know of a user: how many clicks there are, and on which sections."""
+class UserClicks:
+    """What re-ranking needs to know of a user: how many clicks there are, on which sections and on what."""
 
     num_clicks: int
     sections_G: NDArray[np.floating]
     """Number of the user's clicks on each section."""
     all_sections_G: NDArray[np.floating]
     """Number of everybody's clicks on each section."""
+    read_LD: NDArray[np.float32] | None = None
+    """Embeddings of all that the user has read; None where nothing is."""
+    headlines_L: NDArray[np.integer] | None = None
+    """Codes of their headlines; None where headlines are unknown."""
 
     @classmethod
-    def from_clicks(cls, sections_L: NDArray[np.integer], all_sections_G: NDArray[np.floating]) -> "UserSections":
-        """A user who clicked articles of these sections, among everybody's clicks on each section."""
+    def from_sections(
+        cls,
+        sections_L: NDArray[np.integer],
+        all_sections_G: NDArray[np.floating],
+        *,
+        read_LD: NDArray[np.float32] | None = None,
+        headlines_L: NDArray[np.integer] | None = None,
+    ) -> "UserClicks":
+        """A user whose latest clicks are on these sections, among everybody's clicks on each section."""
         own_G = np.bincount(sections_L, minlength=len(all_sections_G)).astype(np.float64)
-        return cls(num_clicks=len(sections_L), sections_G=own_G, all_sections_G=all_sections_G)
+        return cls(
+            num_clicks=len(sections_L),
+            sections_G=own_G,
+            all_sections_G=all_sections_G,
+            read_LD=read_LD,
+            headlines_L=headlines_L,
+        )
 
 
 def retrieval_size(k: int, config: RerankConfig) -> int:
@@ -137,16 +161,16 @@ def newness(config: RerankConfig, num_clicks: int) -> float:
     return left if left >= LEAST_NEWNESS else 0.0
 
 
-def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserSections) -> NDArray[np.int64]:
+def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserClicks) -> NDArray[np.int64]:
     """Positions of the k candidates that make the best list, in its order; near-duplicates are left out."""
     relevance_N = relevance(candidates, config, user.num_clicks)
-    order = np.argsort(-relevance_N, kind="stable")
     if not config.diversity and config.duplicates > 1:
-        return order[:k]
+        return np.argsort(-relevance_N, kind="stable")[:k]
     units_ND = _unit(candidates.embeddings_ND)
     sections = _Sections(candidates.sections_N, config, user)
-    nearest_N = np.full(len(order), -np.inf)
-    is_left = np.ones(len(order), bool)
+    nearest_N = np.full(len(units_ND), -np.inf)
+    headlines_N = candidates.headlines_N if config.duplicates <= 1 else None
+    is_left = ~_is_read(units_ND, headlines_N, config, user)
     chosen: list[int] = []
     base_N = (1 - config.diversity) * relevance_N
     while len(chosen) < k and is_left.any():
@@ -161,13 +185,29 @@ def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserSecti
         nearest_N = np.maximum(nearest_N, units_ND @ units_ND[best])
         is_left[best] = False
         is_left &= nearest_N < config.duplicates
+        if headlines_N is not None and headlines_N[best] != NO_HEADLINE:
+            is_left &= headlines_N != headlines_N[best]
     return np.array(chosen, np.int64)
+
+
+def _is_read(
+    units_ND: NDArray[np.float32], headlines_N: NDArray[np.integer] | None, config: RerankConfig, user: UserClicks
+) -> NDArray[np.bool_]:
+    """Which candidates are near-duplicates of what the user has read."""
+    is_read_N = np.zeros(len(units_ND), bool)
+    if config.duplicates > 1:
+        return is_read_N
+    if user.read_LD is not None and len(user.read_LD):
+        is_read_N |= (units_ND @ _unit(user.read_LD).T).max(1) >= config.duplicates
+    if user.headlines_L is not None and headlines_N is not None:
+        is_read_N |= np.isin(headlines_N, user.headlines_L) & (headlines_N != NO_HEADLINE)
+    return is_read_N
 
 
 class _Sections:
     """Sections of a list so far, and how far each candidate would bring them from the wanted shares."""
 
-    def __init__(self, codes_N: NDArray[np.integer] | None, config: RerankConfig, user: UserSections) -> None:
+    def __init__(self, codes_N: NDArray[np.integer] | None, config: RerankConfig, user: UserClicks) -> None:
         self._codes_N = codes_N
         if codes_N is None:
             return
@@ -203,7 +243,7 @@ class _Sections:
         return float((wanted_G * np.log(wanted_G / found_G[is_wanted])).sum())
 
 
-def shares(user: UserSections, newness: float) -> NDArray[np.float64]:
+def shares(user: UserClicks, newness: float) -> NDArray[np.float64]:
     """Shares of sections that a list should have: those of all clicks for a new user, then the user's own."""
     own_G = user.sections_G.astype(np.float64)
     own_G[NO_SECTION] = 0

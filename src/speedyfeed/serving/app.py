@@ -7,6 +7,7 @@ A route takes the feed once, so that no answer mixes two models. Computation run
 the service's own threads, those of many requests together.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -84,7 +85,7 @@ def build_app(
 async def _close_at_shutdown(app: FastAPI) -> AsyncIterator[None]:
     yield
     for each in (app, *app.state.beside):
-        each.state.context.close()
+        await asyncio.to_thread(each.state.context.close)  # meanwhile, what is given up is answered
 
 
 def _count_articles(context: ServingContext) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.data.headlines import headline_codes
 from speedyfeed.serving.live_catalogue import Embeddings, LiveCatalogue
 from speedyfeed.serving.micro_batcher import Text
 
@@ -23,13 +24,19 @@ class Clicks:
     """Position of each row in the whole history."""
     sections: NDArray[np.int64]
     """Category of each row as a number."""
+    headlines: NDArray[np.int64]
+    """Headline of each row as a code."""
     unknown: Sequence[str]
     """Ids of the other clicks."""
 
     def select(self, part: slice) -> "Clicks":
         """Some of the clicks."""
         return replace(
-            self, embeddings=self.embeddings[part], positions=self.positions[part], sections=self.sections[part]
+            self,
+            embeddings=self.embeddings[part],
+            positions=self.positions[part],
+            sections=self.sections[part],
+            headlines=self.headlines[part],
         )
 
     @classmethod
@@ -43,6 +50,12 @@ class Clicks:
         unknown = [str(click) for click, row in zip(history, rows, strict=True) if row is None]
         sections = catalogue.sections([row or 0 for row in rows])
         sections[is_text] = [catalogue.section(click[3]) for click in history if not isinstance(click, str)]
+        headlines = catalogue.headlines([row or 0 for row in rows])
+        headlines[is_text] = headline_codes(click[0] for click in history if not isinstance(click, str))
         return cls(
-            embeddings=embeddings[positions], positions=positions, sections=sections[positions], unknown=unknown
+            embeddings=embeddings[positions],
+            positions=positions,
+            sections=sections[positions],
+            headlines=headlines[positions],
+            unknown=unknown,
         )

@@ -32,7 +32,8 @@ class ServingContext:
     """Names of other runs that are served beside this one."""
 
     def close(self) -> None:
-        """End the threads once their work is done; the service stays open."""
+        """Stop encoding, and end the threads after the articles they are writing; the journal stays open."""
+        self.service.stop()
         self.writes.close()
         self.reads.close()
 

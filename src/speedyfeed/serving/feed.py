@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from speedyfeed.data.bodies import Bodies
@@ -25,13 +24,11 @@ from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.rerank import (
     Candidates,
     RerankConfig,
-    UserSections,
+    UserClicks,
     popularity_weight,
     rerank,
-    retrieval_size,
 )
 from speedyfeed.runtime import Precision
-from speedyfeed.scoring import OVERSAMPLE, Users
 from speedyfeed.serving.answer import WHY_K, Answer, MapPosition, Ranked, Reason, Why
 from speedyfeed.serving.clicks import Clicks
 from speedyfeed.serving.journal import News
@@ -39,21 +36,17 @@ from speedyfeed.serving.live_catalogue import Embeddings, LiveCatalogue, SearchF
 from speedyfeed.serving.micro_batcher import MicroBatcher, Text
 from speedyfeed.serving.projection import Projection
 from speedyfeed.serving.query import Query
+from speedyfeed.serving.reasons import find_reasons
+from speedyfeed.serving.retriever import Retriever
 from speedyfeed.serving.rules import Rules
 
 QUICK_K, QUICK_IDS = 50, 200
 """Largest k, and largest number of ids in a query, of a query that counts as quick."""
-MAX_REASONS = 2
-"""Clicks named as reasons for each recommended article, at most."""
 NO_RULES = Rules()
 SKETCH = 8
 """Numbers that an embedding is sketched with."""
 SKETCHED = 10_000
 """Articles, evenly spaced over the catalogue, that the axes of sketches are chosen for."""
-MIN_CLOSE = 200
-"""Rows close to the mean of a user's vectors that are scored, at least."""
-MIN_SIMILARITY = 0.35
-"""Cosine similarity below which a click is no reason; of articles drawn at random, one pair in 20 reaches it."""
 
 
 class Feed:
@@ -85,8 +78,9 @@ class Feed:
             )
         ]
         self.catalogue = LiveCatalogue(news, embeddings_VD, catalogue.num_clicks, index)
-        self._added = catalogue.added
-        self._adds_biases = catalogue.adds_biases
+        self._retriever = Retriever(
+            catalogue=self.catalogue, added=catalogue.added, adds_biases=catalogue.adds_biases
+        )
         self._bodies = None if catalogue.bodies is None else Bodies(catalogue.bodies)
         self._projection = Projection.fit(embeddings_VD, catalogue.categories)
         some_VD = embeddings_VD[:: max(1, len(embeddings_VD) // SKETCHED)]
@@ -113,19 +107,25 @@ class Feed:
         users = self._model.encode_interests(clicks.embeddings, query.rerank.interests)
         search_filter = self._filter(query, rules)
         unknown = list(clicks.unknown)
-        reads = UserSections.from_clicks(
-            clicks.select(self._model.config.latest_clicks).sections, self.catalogue.section_clicks()
+        seen = [row for row in map(self.catalogue.row, query.seen) if row is not None]
+        reads = UserClicks.from_sections(
+            clicks.select(self._model.config.latest_clicks).sections,
+            self.catalogue.section_clicks(),
+            read_LD=np.concatenate([clicks.embeddings, self.catalogue.embeddings(seen)]),
+            headlines_L=np.concatenate([clicks.headlines, self.catalogue.headlines(seen)]),
         )
         config = query.rerank
         if query.candidates is None:
-            rows = self._retrieve(users, query.k, config, reads, search_filter)
-            rows = self._with_boosted(rows, users, query.k, search_filter, rules)
+            rows, scores_NQ = self._retriever.retrieve(
+                users, query.k, config, reads.num_clicks, search_filter, rules
+            )
         else:
             known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in known.items() if row is None]
             rows = self.catalogue.passing([row for row in known.values() if row is not None], search_filter)
             config = replace(config, duplicates=1.01)  # whoever asks for these gets them all
-        hits = self._rerank(rows, users, query.k, config, reads, rules)
+            scores_NQ = self._retriever.score(users, rows)
+        hits = self._rerank(rows, scores_NQ, query.k, config, reads, rules)
         map_positions: list[MapPosition | None] = [None] * len(query.history)
         for map_position, click in zip(self.map_positions(clicks.embeddings), clicks.positions, strict=True):
             map_positions[click] = map_position
@@ -133,7 +133,7 @@ class Feed:
             model=self.fingerprint,
             ranked=self._rank(hits, self._explain(hits, clicks) if query.explain else None),
             unknown=list(dict.fromkeys(unknown)),
-            user=self.map_positions(users.means_BPD[0].numpy())[0],
+            user=self.map_positions(users.means_BPD[0, :1].numpy())[0],
             clicks=map_positions,
         )
 
@@ -145,9 +145,9 @@ class Feed:
         clicks = Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
         answer = self.recommend(Query(history=history, k=WHY_K), rules=rules)
         found = [one.news.news_id for one in answer.ranked]
-        embedding = self.catalogue.embeddings([row])
-        scores = self._model.encode_clicks(clicks.embeddings).score_all(torch.from_numpy(embedding))
-        hits = SearchHits(rows=np.array([row]), scores=scores[0, 0].numpy() + self._bias(np.array([row])))
+        rows = np.array([row])
+        scores_NQ = self._retriever.score(self._model.encode_clicks(clicks.embeddings), rows)
+        hits = SearchHits(rows=rows, scores=scores_NQ[:, 0])
         num_clicks = self.catalogue.clicks(hits.rows)
         news = self.catalogue.news(row)
         return Why(
@@ -216,68 +216,27 @@ class Feed:
             excluded_categories=frozenset(rules.banned_categories),
         )
 
-    def _retrieve(
-        self, users: Users, k: int, config: RerankConfig, reads: UserSections, search_filter: SearchFilter
-    ) -> NDArray[np.int64]:
-        """Rows that a list is chosen from: close to the user or an interest, and popular ones for new users.
-
-        For users with several vectors, more rows are close to their mean than are kept by their scores.
-        """
-        size = retrieval_size(k, config)
-        is_popular = self._adds_biases or popularity_weight(config, reads.num_clicks) > 0
-        means_QD = users.means_BPD[:, 0].numpy()
-        if users.weights_BPK is None:
-            return self.catalogue.retrieve(means_QD, size, search_filter, popular=is_popular)
-        rows = self.catalogue.retrieve(means_QD, max(MIN_CLOSE, OVERSAMPLE * k), search_filter)
-        scores_QN = self._score(users, rows).T
-        best = [rows[np.argsort(-scores_N, kind="stable")[:size]] for scores_N in scores_QN]
-        if is_popular:
-            best.append(self.catalogue.retrieve(means_QD[:0], size, search_filter, popular=True))
-        return np.unique(np.concatenate(best))
-
-    def _score(self, users: Users, rows: NDArray[np.int64]) -> Embeddings:
-        """Scores of these rows for the user and each interest, scores_NQ."""
-        scores_NQ: Embeddings = users.score_all(torch.from_numpy(self.catalogue.embeddings(rows)))[:, 0].numpy().T
-        return scores_NQ + self._bias(rows)[:, None]
-
-    def _bias(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Number that is added to every score of these rows; 0 for articles that were added since."""
-        return np.where(rows < len(self._added), self._added[np.minimum(rows, len(self._added) - 1)], 0)
-
-    def _with_boosted(
-        self, rows: NDArray[np.int64], users: Users, k: int, search_filter: SearchFilter, rules: Rules
-    ) -> NDArray[np.int64]:
-        """Add the boosted articles, and the best k of each boosted category, to the retrieved rows."""
-        found = [rows]
-        for rule in rules.boosts:
-            if rule.news_id is not None:
-                row = self.catalogue.row(rule.news_id)
-                found.append(self.catalogue.passing([] if row is None else [row], search_filter))
-            elif rule.category and (not search_filter.categories or rule.category in search_filter.categories):
-                only = replace(search_filter, categories=frozenset([rule.category]))
-                found.append(self.catalogue.retrieve(users.means_BPD[0].numpy(), k, only))
-        return np.unique(np.concatenate(found)) if rules.boosts else rows
-
     def _rerank(
         self,
         rows: NDArray[np.int64],
-        users: Users,
+        scores_NQ: Embeddings,
         k: int,
         config: RerankConfig,
-        reads: UserSections,
+        reads: UserClicks,
         rules: Rules,
     ) -> SearchHits:
         """Choose the k of these rows that make the best list."""
         candidates = Candidates(
             embeddings_ND=self.catalogue.embeddings(rows),
-            scores_NQ=self._score(users, rows),
+            scores_NQ=scores_NQ,
             clicks_N=self.catalogue.clicks(rows),
             sections_N=self.catalogue.sections(rows),
+            headlines_N=self.catalogue.headlines(rows),
             ages_N=self.catalogue.ages(rows) if config.freshness else None,
             boosts_N=self._boosts(rows, rules) if rules.boosts else None,
         )
         chosen = rerank(candidates, k, config, reads)
-        return SearchHits(rows=rows[chosen], scores=candidates.scores_NQ[chosen, 0])
+        return SearchHits(rows=rows[chosen], scores=scores_NQ[chosen, 0])
 
     def _boosts(self, rows: NDArray[np.int64], rules: Rules) -> NDArray[np.float64]:
         news = [self.catalogue.news(row) for row in rows.tolist()]
@@ -305,32 +264,4 @@ class Feed:
         ]
 
     def _explain(self, hits: SearchHits, clicks: Clicks) -> list[list[Reason]]:
-        """Clicks that contribute most to the score of each hit: attention weight times inner product.
-
-        Under a soft maximum, the exponential of the inner product takes its place. Clicks that are little like the
-        article (`MIN_SIMILARITY`) are no reasons.
-        """
-        clicks = clicks.select(self._model.config.latest_clicks)
-        if not len(clicks.positions):
-            return [[] for _ in hits.rows]
-        attention_L = self._model.weigh_clicks(clicks.embeddings)
-        news_KD = self.catalogue.embeddings(hits.rows)
-        products_KL = news_KD @ clicks.embeddings.T
-        norms_KL = np.linalg.norm(news_KD, axis=1)[:, None] * np.linalg.norm(clicks.embeddings, axis=1)
-        cosines_KL = products_KL / np.maximum(norms_KL, 1e-12)
-        sharpness = self._model.config.user.sharpness
-        shares_KL = np.exp(sharpness * products_KL) if sharpness and attention_L is not None else products_KL
-        contributions_KL = shares_KL if attention_L is None else shares_KL * attention_L
-        order_KL = np.argsort(-contributions_KL, axis=1)[:, :MAX_REASONS]
-        return [
-            [
-                Reason(
-                    click=clicks.positions[click],
-                    attention=None if attention_L is None else float(attention_L[click]),
-                    similarity=float(cosines_KL[number, click]),
-                )
-                for click in order
-                if products_KL[number, click] > 0 and cosines_KL[number, click] >= MIN_SIMILARITY
-            ]
-            for number, order in enumerate(order_KL.tolist())
-        ]
+        return find_reasons(self._model, self.catalogue.embeddings(hits.rows), clicks)

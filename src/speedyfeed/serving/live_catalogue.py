@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from speedyfeed.data.headlines import headline_codes
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
 from speedyfeed.retrieval.rerank import NO_SECTION
 from speedyfeed.serving.journal import News
@@ -91,6 +92,7 @@ class LiveCatalogue:
         self._published = np.array([_time(one) for one in self._news], np.float64)
         self._code: dict[str, int] = {"": NO_SECTION}
         self._category = self._codes(self._news)
+        self._headlines = headline_codes(one.title for one in self._news)
         self.knows_popularity = num_clicks is not None
         self._clicks = np.array(num_clicks or [0] * len(self._news), np.float64)
         self._section_clicks = np.zeros(len(self._code))
@@ -114,6 +116,10 @@ class LiveCatalogue:
         """Embeddings of these rows, (rows, D)."""
         return self._embeddings[np.asarray(rows, np.int64)]
 
+    def all_embeddings(self) -> Embeddings:
+        """Embeddings of all rows, dead ones included, (V, D): a view."""
+        return self._embeddings[: len(self._is_alive)]
+
     def alive(self) -> Rows:
         """Rows of all articles that are neither removed nor replaced."""
         return np.flatnonzero(self._is_alive)
@@ -125,6 +131,10 @@ class LiveCatalogue:
     def sections(self, rows: Sequence[int] | Rows) -> NDArray[np.int64]:
         """Category of these rows as a number; `NO_SECTION` for none."""
         return self._category[np.asarray(rows, np.int64)]
+
+    def headlines(self, rows: Sequence[int] | Rows) -> NDArray[np.int64]:
+        """Headlines of these rows as codes, to tell duplicates by."""
+        return self._headlines[np.asarray(rows, np.int64)]
 
     def section(self, category: str) -> int:
         """Number of a category; `NO_SECTION` if it is unknown or empty."""
@@ -180,7 +190,7 @@ class LiveCatalogue:
         found = [hits.rows for hits in self.search(queries_QD, k, search_filter)]
         if popular and self.knows_popularity:
             found.append(self._most_popular(k, search_filter))
-        return np.unique(np.concatenate(found))
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def search(
         self, queries_QD: Embeddings, k: int, search_filter: SearchFilter | None = None
@@ -192,6 +202,10 @@ class LiveCatalogue:
             if all(len(hits.rows) == min(k, len(self) - len(search_filter.excluded_rows)) for hits in found):
                 return found
         return self._search_all(queries_QD, k, search_filter)
+
+    def allowed(self, search_filter: SearchFilter) -> Rows:
+        """All rows that pass the filter."""
+        return np.flatnonzero(self._allowed(search_filter, len(self._is_alive)))
 
     def passing(self, rows: Sequence[int], search_filter: SearchFilter) -> Rows:
         """Those of the rows that pass the filter, each once."""
@@ -216,6 +230,7 @@ class LiveCatalogue:
                 self._remove(one.news_id)
             self._published = np.concatenate([self._published, [_time(one) for one in news]])
             self._category = np.concatenate([self._category, self._codes(news)])
+            self._headlines = np.concatenate([self._headlines, headline_codes(one.title for one in news)])
             self._clicks = np.concatenate([self._clicks, np.zeros(len(news))])
             grown = np.pad(self._section_clicks, (0, len(self._code) - len(self._section_clicks)))
             np.add.at(grown, self._category[rows], 1)

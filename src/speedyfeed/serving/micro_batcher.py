@@ -23,6 +23,10 @@ ENCODE_NICENESS = 10
 """Scheduling priority of the encoding threads (`nice`): they use all cores, and recommendations go first."""
 
 
+class ServiceStopped(Exception):
+    """Raised by encoding, and so by writes and reloads, that the service did not finish before it was stopped."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
     """Texts to encode, and the future that receives their embeddings."""
@@ -43,6 +47,8 @@ class MicroBatcher:
         """Start the threads: `num_threads`, or by default as many as torch uses."""
         self.num_threads = num_threads or torch.get_num_threads()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._is_closed = False
+        self._submitting = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, name="encode", daemon=True) for _ in range(self.num_threads)
         ]
@@ -52,15 +58,30 @@ class MicroBatcher:
     def submit(self, encode: Encode, texts: Sequence[Text]) -> "Future[Embeddings]":
         """Queue texts for encoding; the future holds one row per text, (texts, width)."""
         job = _Job(encode=encode, texts=texts)
-        self._jobs.put(job)
+        with self._submitting:
+            if self._is_closed:
+                raise ServiceStopped
+            self._jobs.put(job)
         return job.rows
 
     def close(self) -> None:
-        """Finish all submitted texts, then end the threads."""
+        """End the threads after the batches they are encoding; texts that wait are given up (ServiceStopped)."""
+        with self._submitting:
+            self._is_closed = True
+        self._give_up()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+
+    def _give_up(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            if job is not None:
+                job.rows.set_exception(ServiceStopped())
 
     def _run(self) -> None:
         torch.set_num_threads(1)

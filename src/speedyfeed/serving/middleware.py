@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from speedyfeed.serving.micro_batcher import ServiceStopped
+
 log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "SPEEDYFEED_TOKEN"
@@ -158,11 +160,15 @@ class RequestGuard:
                 scope = {**scope, "method": "GET"}
             async with asyncio.timeout(seconds):
                 await self._app(scope, _LimitedBody(receive, self._limits), send_with_headers)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if status:  # the answer has begun: it can only be broken off
+                if isinstance(error, asyncio.CancelledError):
+                    return
                 raise
             if isinstance(error, TimeoutError):
                 answer = JSONResponse({"detail": "This took too long."}, 503, {"Retry-After": "1"})
+            elif isinstance(error, ServiceStopped | asyncio.CancelledError):  # the server cancels when it stops
+                answer = JSONResponse({"detail": "The service is stopping."}, 503, {"Retry-After": "1"})
             else:
                 log.exception("a request failed")
                 answer = JSONResponse({"detail": "Something went wrong here; the log says what."}, 500)

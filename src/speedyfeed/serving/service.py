@@ -78,6 +78,11 @@ class Service:
         return self._feed
 
     @property
+    def is_loading(self) -> bool:
+        """Whether a run is being loaded, for the first time or again."""
+        return self._reloading.locked()
+
+    @property
     def is_open(self) -> bool:
         """Whether a run is loaded."""
         return self._feed is not None
@@ -152,11 +157,15 @@ class Service:
             self._rules = [one for one in self._rules if one.rule_id != rule_id]
             return self._journal.write_rule(rule_id, None)
 
+    def stop(self) -> None:
+        """Give up writes and reloads that need more encoding (ServiceStopped); nothing acknowledged is lost."""
+        self._batcher.close()
+
     def close(self) -> None:
-        """Close the journal and end the encoding threads."""
+        """End the encoding threads and close the journal."""
+        self.stop()
         with self._writing:
             self._journal.close()
-        self._batcher.close()
 
     def _add(self, news: Sequence[News]) -> None:
         while True:

@@ -21,7 +21,7 @@ async function start() {
   const answers = await Promise.all(runs.map(({ base }) => send(request, base)));
   const [left, right] = answers.map((answer) => new Map(answer.news.map((one, number) => [one.news_id, number + 1])));
   const both = [...left.keys()].filter((id) => right.has(id)).length;
-  $("said").textContent = `${both} of ${K} stories are in both lists, for ${history.length ? `someone who read ${stories(history.length)}` : "a new reader"}.`;
+  $("said").textContent = `${both} of ${K} stories are in both lists, for ${history.length ? `someone who read ${stories(history.length)}` : "a new user"}.`;
   $("lists").replaceChildren(
     list(runs[0], answers[0], right, runs[1].name, request), list(runs[1], answers[1], left, runs[0].name, request));
   $("history").replaceChildren(...history.toReversed().map((one) => element("li", {}, mark(one.category), element("span", {}, one.title))));

@@ -45,9 +45,10 @@ export function setUpPublishing({ published, rankOf, show }) {
     const done = element("button", { type: "button" }, "Done");
     done.addEventListener("click", () => dialog.close());
     $("add").hidden = true;
+    $("publish-title").textContent = "Published";
     $("published").replaceChildren(
       element("p", { className: "headline" }, title),
-      element("p", {}, element("b", {}, "Published. "), message),
+      element("p", {}, message),
       element("p", { className: "hint" }, "Closest to it:"),
       element("ul", {}, ...near.map((one) => element("li", {}, one.title))),
       element("div", { className: "row" }, done, another, read, show_it));
@@ -65,6 +66,7 @@ export function setUpPublishing({ published, rankOf, show }) {
 }
 
 function start() {
+  $("publish-title").textContent = "Break some news";
   $("add").hidden = false;
   $("published").hidden = true;
   $("headline").value = $("summary").value = $("publish-problem").textContent = "";

@@ -56,7 +56,7 @@ export function setUpKeeping() {
 
 export const keepsClicks = () => $("keep").checked;
 
-// What was done with a list: the stories above the opened one were passed over.
+// What was done with a list: the stories above the opened one were shown but not clicked.
 export function feedbackFor(shown, opened, history) {
   const user = localStorage.getItem(USER_KEY) ?? `page-${crypto.getRandomValues(new Uint32Array(1))[0].toString(36)}`;
   localStorage.setItem(USER_KEY, user);

@@ -1,6 +1,8 @@
 """Routes of the editor, which need the bearer token: feedback of users, its log, and rules."""
 
-from fastapi import APIRouter, HTTPException
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path
 
 from speedyfeed.serving.dependencies import WRITE_ACCESS, Context, OpenFeed
 from speedyfeed.serving.problems import NO_RULE, WRITE_PROBLEMS
@@ -41,7 +43,9 @@ async def make_rule(body: RuleBody, context: Context) -> RuleAnswer:
 
 
 @router.delete("/v1/rules/{rule_id}", responses=NO_RULE)
-async def end_rule(rule_id: str, context: Context) -> StateAnswer:
+async def end_rule(
+    rule_id: Annotated[str, Path(description="Id of the rule to end.")], context: Context
+) -> StateAnswer:
     """End a boost or a ban before its time."""
     if not await context.writes.run(lambda: context.service.remove_rule(rule_id)):
         raise HTTPException(404, "No such rule.")

@@ -6,6 +6,7 @@ from fastapi import APIRouter, HTTPException
 from starlette.concurrency import run_in_threadpool
 
 from speedyfeed.serving.dependencies import WRITE_ACCESS, Context, NewsId, OpenFeed
+from speedyfeed.serving.micro_batcher import ServiceStopped
 from speedyfeed.serving.problems import NOT_FOUND, RELOAD_FAILED, WRITE_PROBLEMS
 from speedyfeed.serving.schemas.news import AddAnswer, AddBody, RemoveAnswer
 from speedyfeed.serving.schemas.state import ReloadAnswer
@@ -41,6 +42,8 @@ async def reload(_: OpenFeed, context: Context) -> ReloadAnswer:
         loaded = await run_in_threadpool(context.service.reload)
     except ReloadInProgress:
         raise HTTPException(409, "Another reload is in progress.") from None
+    except ServiceStopped:
+        raise
     except Exception:
         log.exception("the run cannot be loaded; the previous one stays in service")
         context.metrics.reloads.labels("failed").inc()
