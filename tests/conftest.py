@@ -53,11 +53,13 @@ SLOW = (
     "cli/test_rank",
     "models/test_bus.py::test_a_compiled",
     "preparation/test_long_texts.py::test_a_text_that_fits",
+    "preparation/test_parts.py::test_a_store",
     "preparation/test_prepare",
     "serving/test_command",
     "serving/test_journal",
     "serving/test_page",
     "synthetic/test_newsroom",
+    "cli/test_recommend.py::test_recommending_does_not_load",
     "test_api",
     "test_damage.py::test_every_damaged_file",
     "test_docs.py::test_the_code_of_extending",
@@ -66,7 +68,7 @@ SLOW = (
     "test_recipes",
     "test_run_evaluation",
     "training/distributed/",
-    "training/test_owed_gradients",
+    "training/test_deferred_gradients",
     "training/test_trainer",
     "training/test_trouble",
     "training/test_validation_sample",
@@ -168,7 +170,7 @@ def newsroom(tmp_path_factory: pytest.TempPathFactory, tiny_encoder: Path) -> Ne
     lines = behaviors.read_text("utf-8").splitlines()[:120]
     lines[0] = lines[0] + " NOTEXT-0"
     impression, _, when, _, shown = lines[1].split("\t")
-    lines[1] = "\t".join([impression, "NEWREADER", when, "", shown])
+    lines[1] = "\t".join([impression, "NEWUSER", when, "", shown])
     behaviors.write_text("\n".join(lines) + "\n", encoding="utf-8")
     encoder = f"--encoder={tiny_encoder}"
     for command in (

@@ -1,6 +1,7 @@
 """Damaged files of a store and a run: one line that names the file, or the same answer; never a wrong one."""
 
 import errno
+import json
 import shutil
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from speedyfeed.checksums import seal, write_checksums
 from speedyfeed.cli.main import main
 from speedyfeed.data import store as stores
 from speedyfeed.data.store import open_store
@@ -102,7 +104,7 @@ def test_a_damaged_file_of_a_large_store_is_named_before_it_is_used(made, tmp_pa
 def use_all(store):
     """Open everything that a store gives."""
     _ = store.news, store.word_tokens, store.word_tokenizer, store.train, store.document_frequencies
-    store.load_titles(), store.load_abstracts(), store.load_users()
+    store.load_titles(), store.load_abstracts(), store.load_users(), store.load_first_shown(), store.bodies
     for split in ("valid", "dev", "test"):
         store.impressions(split), store.load_impressions(split)
 
@@ -140,6 +142,31 @@ def test_a_model_of_another_version_is_not_called_damaged(copy):
     save_file({key: value for key, value in tensors.items() if key != name}, copy / "model" / "model.safetensors")
     with pytest.raises(InputError, match=rf"was saved by speedyfeed .*: found no weights {name}; train it again"):
         Recommender.from_pretrained(copy)
+
+
+def test_a_checkpoint_of_another_version_is_not_called_damaged(made, copy, capsys):
+    shutil.rmtree(copy / "model")
+    newest = checkpoints(copy / "checkpoints")[-1]
+    for lost in ("loader.position", "optimizer.0.exp_avg"):
+        tensors = load_file(newest / "training.safetensors")
+        save_file({name: one for name, one in tensors.items() if name != lost}, newest / "training.safetensors")
+        write_checksums(newest, ["training.safetensors", "state.json"])
+        with pytest.raises(SystemExit) as stop:
+            main(["train", str(made / "store"), str(copy), "--resume"])
+        assert stop.value.code == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"speedyfeed: {newest}: is a checkpoint of another version of speedyfeed (KeyError")
+        save_file(tensors, newest / "training.safetensors")
+
+
+def test_a_store_of_another_version_is_not_called_damaged(made, tmp_path):
+    shutil.copytree(made / "store", tmp_path / "store")
+    manifest = tmp_path / "store" / "manifest.json"
+    facts = json.loads(manifest.read_text("utf-8"))
+    del facts["counts"], facts["sha256"]
+    manifest.write_text(json.dumps(seal(facts)), "utf-8")
+    with pytest.raises(InputError, match=r"was prepared by another version of speedyfeed .*'counts'"):
+        open_store(tmp_path / "store")
 
 
 def test_settings_of_another_version_are_said_to_be_so(copy):
@@ -232,6 +259,24 @@ def test_check_reads_every_file(made, copy, capsys):
         main(["check", str(copy)])
     assert stop.value.code == 2
     assert "training.safetensors: is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["model", "best/step-00000000", "checkpoints/step-00000004"])
+def test_check_needs_the_checksums(copy, place, capsys):
+    (path,) = copy.glob(f"{place}/checksums.json")
+    path.unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["check", str(copy)])
+    assert stop.value.code == 2
+    assert f"{path}: is missing, so nothing can be compared with it" in capsys.readouterr().err
+
+
+def test_check_does_not_count_what_people_edit(copy, capsys):
+    main(["check", str(copy)])
+    (copy / "model" / "README.md").unlink()
+    main(["check", str(copy)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
 
 
 def test_an_unexpected_error_is_blamed_on_the_damage_behind_it(copy, monkeypatch, capsys):

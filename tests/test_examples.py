@@ -53,7 +53,7 @@ def test_closed_loop(tiny_encoder, tmp_path):
     told = run_example("closed_loop.py", tmp_path, "--encoder", tiny_encoder).splitlines()
     assert [line.partition(":")[0] for line in told] == ["before", "after"]
     before, after = (int(line.split()[1]) for line in told)
-    assert after > before  # readers of travel opened sports
+    assert after > before  # users who read travel clicked sports
 
 
 def test_own_reader(tmp_path):

@@ -97,3 +97,10 @@ def test_an_error_with_another_file_stays_as_it_is(tmp_path):
 def test_a_file_is_not_written_onto_a_folder(tmp_path):
     with pytest.raises(InputError, match="is a folder; give the name of a file"), new_file(tmp_path):
         pass
+
+
+def test_a_device_or_pipe_is_never_replaced_by_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is no regular file"), new_file(tmp_path / "pipe") as partial:
+        partial.touch()
+    assert (tmp_path / "pipe").is_fifo()

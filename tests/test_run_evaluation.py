@@ -93,9 +93,9 @@ def test_raw_logs_give_the_figures_of_their_store(newsroom, capsys, tmp_path):
     shutil.copytree(tmp_path / "alone" / "bare", tmp_path / "alone" / "test")
     known = {line.split("\t")[0] for line in (newsroom.logs / "dev" / "news.tsv").open(encoding="utf-8")}
     complete = all(key in known for row in dev_rows(newsroom.logs) for key in row[3].split())
-    places = [newsroom.logs, tmp_path / "alone", tmp_path / "alone" / "bare"]
-    for place in places if complete else places[:1]:
-        found = figures(capsys, "evaluate", newsroom.trained, place)
+    folders = [newsroom.logs, tmp_path / "alone", tmp_path / "alone" / "bare"]
+    for folder in folders if complete else folders[:1]:
+        found = figures(capsys, "evaluate", newsroom.trained, folder)
         assert found["impressions"] == expected["impressions"]
         for name in METRICS[:4]:
             assert found[name] == pytest.approx(expected[name], abs=1e-4)

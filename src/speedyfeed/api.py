@@ -18,13 +18,14 @@ from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import Report
 from speedyfeed.evaluation.metrics import Pool
+from speedyfeed.finished_run import open_data, open_finished_run
 from speedyfeed.preparation import prepare as preparation
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.frames import prepare_frames
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report as Progress
 from speedyfeed.progress import choose_progress
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import evaluate_run
 from speedyfeed.synthetic import newsroom
 from speedyfeed.synthetic.newsroom import Newsroom, SynthConfig
 from speedyfeed.training import loop

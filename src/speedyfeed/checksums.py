@@ -34,14 +34,19 @@ def write_checksums(folder: Path, names: Iterable[str] | None = None) -> None:
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
 
 
-def verify_checksums(folder: Path, remedy: str) -> None:
-    """Compare the files of a folder with their recorded checksums, if there are any; an error names the file."""
+def verify_checksums(folder: Path, remedy: str, *, needs_record: bool = False) -> None:
+    """Compare the files of a folder with their recorded checksums; an error names the file.
+
+    A folder without a record is taken as it is, unless `needs_record`: earlier versions wrote none.
+    """
     path = folder / CHECKSUMS
     try:
         sums = json.loads(path.read_text("utf-8"))
         names = list(sums.items())
-    except FileNotFoundError:
-        return  # written by an earlier version
+    except FileNotFoundError as error:
+        if needs_record:
+            raise InputError(f"{path}: is missing, so nothing can be compared with it; {remedy}") from error
+        return
     except (ValueError, AttributeError) as error:
         raise damaged(path, remedy) from error
     for name, expected in names:

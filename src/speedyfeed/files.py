@@ -25,8 +25,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     After an exception or a kill, `path` does not exist; leftovers of a killed process are removed by the next one
     that makes the same folder.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path}: already exists; give another path or remove it first")
+    require_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.partial-*"):
         if not _is_running(leftover.name.rpartition("-")[2]):
@@ -63,7 +62,7 @@ def remove_folder(path: Path) -> None:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when the block succeeds."""
-    require_no_folder(path)
+    require_new_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
@@ -122,10 +121,28 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def require_no_folder(path: Path) -> None:
-    """Refuse a folder where a file is to be written."""
+def require_new_folder(path: Path) -> None:
+    """Refuse a path where no folder can be made: because of what is there, or of what is above it."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path}: already exists; give another path or remove it first")
+    _require_writable_above(path)
+
+
+def require_new_file(path: Path) -> None:
+    """Refuse a path where no file can be written: a folder, or a path below what is no folder."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give the name of a file in it, such as {path / 'result'}")
+    if path.exists() and not path.is_file():  # a device such as /dev/null would be replaced by a file
+        raise InputError(f"{path}: is no regular file; give the name of a new one")
+    _require_writable_above(path)
+
+
+def _require_writable_above(path: Path) -> None:
+    above = next(one for one in path.absolute().parents if one.exists())
+    if not above.is_dir():
+        raise InputError(f"{above}: is a file, expected a folder; give another path than {path}")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UnwritableError(path, os.strerror(errno.EACCES))
 
 
 def _explain(error: OSError, partial: Path, path: Path) -> Exception:

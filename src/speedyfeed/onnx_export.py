@@ -98,9 +98,9 @@ def pad_news(news: PackedNews, *, joins: bool = False) -> Feeds:
     starts = news.segment_starts.numpy()
     for article in range(len(news)):
         first = int(news.news_starts[article])
-        for place in range(segments_M[article]):
-            tokens = slice(starts[first + place], starts[first + place + 1])
-            row = (article, place, slice(0, lengths_K[first + place]))
+        for position in range(segments_M[article]):
+            tokens = slice(starts[first + position], starts[first + position + 1])
+            row = (article, position, slice(0, lengths_K[first + position]))
             feeds["input_ids"][row] = news.tokens_T[tokens].numpy()
             feeds["frequencies"][row] = news.frequencies_T[tokens].numpy()
             feeds["attention_mask"][row] = 1

@@ -7,9 +7,8 @@ Shapes: V articles of the catalogue   M texts   L clicks   D embedding width
 
 import dataclasses
 import json
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,32 +16,34 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
-from torch import Tensor, nn
+from safetensors.torch import save_model
+from torch import Tensor
 
 from speedyfeed import __version__
-from speedyfeed.checksums import damaged, verify_checksums, write_checksums
+from speedyfeed.checksums import verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, Articles, load_packer
-from speedyfeed.errors import InputError, command
+from speedyfeed.errors import InputError
 from speedyfeed.files import write_json
 from speedyfeed.model_card import CARD, CardFacts, write_card
+from speedyfeed.models.base import AbsentNewsEncoder
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
-from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
+from speedyfeed.models.config import (
+    USER_DEPENDENT,
+    NewsEncoderConfig,
+    RecommenderConfig,
+    UserConfig,
+    WordConfig,
+)
 from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
 from speedyfeed.models.packed import Article
-from speedyfeed.models.plm import build_encoder, load_config
 from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.retrieval.interests import group_clicks
-from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserSections, popularity_weight, retrieval_size
+from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserClicks, popularity_weight, retrieval_size
 from speedyfeed.retrieval.rerank import rerank as rerank_candidates
+from speedyfeed.saved_model import CONFIG, WEIGHTS, find_recommender, load_weights, other_version, remedy_for
 from speedyfeed.scoring import Users
 from speedyfeed.tokenizers import load_tokenizer
 
-CONFIG = "recommender.json"
-"""File that holds the settings of a saved recommender."""
-WEIGHTS = "model.safetensors"
-"""File that holds its weights."""
 MODULES, NEWS_MODULE = "modules.json", "speedyfeed.sentence_transformer.NewsTexts"
 """File by which sentence-transformers loads the news encoder, and the class that it names."""
 
@@ -154,10 +155,12 @@ class Recommender(RecommenderModule):
         excluded = [*clicked, *(catalogue.row[one] for one in seen if one in catalogue.row)]
         news_VD = self._news_for(user).numpy()
         users = self.encode_interests(news_VD[clicked], config.interests, user=user)
-        scores_VQ = users.score_all(torch.from_numpy(news_VD))[:, 0].numpy().T + catalogue.added[:, None]
+        scores_VQ = users.score_all(torch.from_numpy(news_VD))[0].numpy().T + catalogue.added[:, None]
         scores_VQ[excluded] = -np.inf
         own = catalogue.sections[clicked[self.config.latest_clicks]]
-        reads = UserSections.from_clicks(own, catalogue.section_clicks)
+        reads = UserClicks.from_sections(
+            own, catalogue.section_clicks, read_LD=news_VD[excluded], headlines_L=catalogue.headlines[excluded]
+        )
         size = retrieval_size(k, config)
         found = [_top(scores_V, size) for scores_V in scores_VQ.T]
         clicks_V = None if catalogue.num_clicks is None else np.asarray(catalogue.num_clicks, np.float64)
@@ -169,6 +172,7 @@ class Recommender(RecommenderModule):
             scores_NQ=scores_VQ[rows],
             clicks_N=None if clicks_V is None else clicks_V[rows],
             sections_N=catalogue.sections[rows],
+            headlines_N=catalogue.headlines[rows],
         )
         chosen = rerank_candidates(candidates, k, config, reads)
         return [
@@ -184,15 +188,21 @@ class Recommender(RecommenderModule):
     def encode_interests(
         self, clicks_LD: NDArray[np.float32], max_interests: int, *, user: str | None = None
     ) -> Users:
-        """Encode a user by all clicks, and by those of each interest: 1 + interests users, the whole one first."""
+        """Encode a user by all clicks, and by those of each interest: one user, 1 + interests prefixes, all first.
+
+        A soft maximum over the clicks has all interests in its score: such users are encoded once.
+        """
         clicks_LD = clicks_LD[self.config.latest_clicks]
-        groups = group_clicks(clicks_LD, max_interests)
-        groups = [np.arange(len(clicks_LD)), *(groups if len(groups) > 1 else [])]
+        whole = self._encode_clicks(torch.from_numpy(clicks_LD), self._user_index(user))
+        groups = group_clicks(clicks_LD, max_interests) if whole.weights_BPK is None else []
+        if len(groups) < 2:
+            return whole
         clicked_QL = np.arange(len(clicks_LD)) < np.array([len(group) for group in groups])[:, None]
         clicks_QLD = np.zeros((*clicked_QL.shape, self.news.dim), np.float32)
         clicks_QLD[clicked_QL] = clicks_LD[np.concatenate(groups)]
         user_ids = torch.full((len(groups),), self._user_index(user))
-        return self.encode_users(torch.from_numpy(clicks_QLD), torch.from_numpy(clicked_QL), user_ids)
+        parts = self.encode_users(torch.from_numpy(clicks_QLD), torch.from_numpy(clicked_QL), user_ids)
+        return replace(whole, vectors_BKD=torch.cat([whole.vectors_BKD, parts.vectors_BKD[:, 0][None]], 1))
 
     def save_pretrained(self, folder: str | Path, *, report: "SupportsJson | None" = None) -> None:
         """Write settings, weights, tokenizer, catalogue and model card into a folder, for `from_pretrained`.
@@ -217,8 +227,12 @@ class Recommender(RecommenderModule):
             write_json(folder / MODULES, [{"idx": 0, "name": "0", "path": "", "type": NEWS_MODULE}])
 
     @classmethod
-    def from_pretrained(cls, path: str | Path) -> "Recommender":
-        """Load a recommender from a finished run, from a folder that `save_pretrained` wrote, or from the Hub."""
+    def from_pretrained(cls, path: str | Path, *, with_encoder: bool = True) -> "Recommender":
+        """Load a recommender from a finished run, from a folder that `save_pretrained` wrote, or from the Hub.
+
+        Without its news encoder it loads in less than half the time; it recommends the articles of its catalogue
+        and encodes no texts. One that encodes articles for each user (npa) is always loaded whole.
+        """
         folder = find_recommender(path)
         verify_checksums(folder, remedy_for(folder))
         try:
@@ -231,21 +245,28 @@ class Recommender(RecommenderModule):
             )
             id_maps = load_id_maps(folder)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise _other_version(folder, f"settings that this one does not know ({error})") from error
+            raise other_version(folder, f"settings that this one does not know ({error})") from error
+        has_catalogue = (folder / "news.parquet").exists()
+        if not with_encoder and has_catalogue and config.news.encoder not in USER_DEPENDENT:
+            catalogue = _load_catalogue(folder)
+            model = cls(config, id_maps=id_maps, news=AbsentNewsEncoder(catalogue.embeddings_VD.size(1)))
+            load_weights(model, folder / WEIGHTS, without="news.")
+            model.catalogue = catalogue
+            return model.eval()
         if not config.uses_words and not (folder / ENCODER / "config.json").exists():
             raise InputError(
                 f"{folder}: found the news encoder {config.news.encoder!r} of another package, expected it "
                 "registered; call register_word_encoder first"
             )
+        from speedyfeed.models.plm import build_encoder, load_config  # imports transformers, which takes seconds
+
         encoder = None if config.uses_words else build_encoder(load_config(str(folder / ENCODER)))
         model = cls(config, id_maps=id_maps, tokenizer=load_tokenizer(str(folder / ENCODER)), encoder=encoder)
         load_weights(model, folder / WEIGHTS)
         if (folder / TEXT).exists():
             model.news.packer = load_packer(folder)
-        if (folder / "news.parquet").exists():
-            model.catalogue = load_catalogue(folder)
-            if not model.catalogue.embeddings_VD.isfinite().all():
-                raise InputError(f"{folder}: article embeddings hold NaN or Inf; {remedy_for(folder)}")
+        if has_catalogue:
+            model.catalogue = _load_catalogue(folder)
         return model.eval()
 
     def push_to_hub(
@@ -334,67 +355,17 @@ class Recommender(RecommenderModule):
         return self.catalogue
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load weights that `save_pretrained` wrote; a file that cannot be read, or holds NaN or Inf, is refused."""
-    try:
-        missing, unexpected = load_model(model, str(path), strict=False)
-    except SafetensorError as error:
-        raise damaged(path, remedy_for(path.parent)) from error
-    except RuntimeError as error:
-        raise _other_version(path.parent, "weights of other shapes") from error
-    if missing or unexpected:
-        found = [f"no weights {name}" for name in sorted(missing)] + [f"weights {name}" for name in unexpected]
-        raise _other_version(path.parent, found[0])
-    if not all(bool(value.isfinite().all()) for value in model.parameters()):
-        raise InputError(f"{path}: holds NaN or Inf; {remedy_for(path.parent)}")
-
-
-def _other_version(folder: Path, found: str) -> InputError:
-    """Error for an intact recommender that this version cannot load."""
-    try:
-        version = json.loads((folder / CONFIG).read_text("utf-8"))["speedyfeed"]
-    except (OSError, KeyError, TypeError, ValueError):
-        version = "of an unknown version"
-    return InputError(
-        f"{folder}: was saved by speedyfeed {version}, this is {__version__}: found {found}; train it again, or "
-        "use it with the version that saved it"
-    )
+def _load_catalogue(folder: Path) -> Catalogue:
+    catalogue = load_catalogue(folder)
+    if not catalogue.embeddings_VD.isfinite().all():
+        raise InputError(f"{folder}: article embeddings hold NaN or Inf; {remedy_for(folder)}")
+    return catalogue
 
 
 def _require_list(words: Sequence[str], name: str) -> None:
     """Refuse a single text where several are meant, as its letters would be taken for them."""
     if isinstance(words, str):
         raise InputError(f"{name} {words!r}: found a single text, expected a list; give [{words!r}]")
-
-
-def remedy_for(folder: Path) -> str:
-    """Advice on how to get a damaged recommender back: a run can write its model again."""
-    if folder.name == "model" and (folder.parent / "run.json").exists():
-        return f"remove {shlex.quote(str(folder))}, then: {command('train', 'STORE', folder.parent, '--resume')}"
-    return "save or download it again"
-
-
-def find_recommender(path: str | Path) -> Path:
-    """Find the folder of a recommender: the `model` folder of a run, the folder itself, or a download."""
-    folder = Path(path)
-    if (folder / "model" / CONFIG).exists():
-        return folder / "model"
-    if (folder / "run.json").exists() and not (folder / "model").exists():
-        raise InputError(
-            f"{path}: the run has not finished; resume: {command('train', 'STORE', path, '--resume')}"
-        )
-    if (folder / CONFIG).exists():
-        return folder
-    if folder.exists():
-        raise InputError(f"{path}: holds no recommender ({CONFIG}); give a finished run or a saved recommender")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(path)))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: no such folder, and no such model on the Hub (or it cannot be reached)"
-        ) from error
 
 
 def _top(values: NDArray[np.floating], k: int) -> NDArray[np.int64]:

@@ -1,16 +1,13 @@
-"""A finished run and the data to evaluate it on: opened or prepared on the fly, encoded, ranked.
+"""A finished run evaluated on data: articles and users are encoded, candidates ranked, metrics measured.
 
-    STORE or LOGS --open_data--> a split with the run's tokens --> embeddings --> evaluate | rank | compare
+    FinishedRun, EvaluationData --> embeddings --> evaluate | rank | compare
 
-Raw logs are prepared with the settings of the run's own store into a temporary folder, so that every text is
-treated as in training. Only articles that the split needs are encoded.
+Only articles that the split needs are encoded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from speedyfeed import progress
-from speedyfeed.data.manifest import MANIFEST
-from speedyfeed.data.store import Impressions, Store, open_store
-from speedyfeed.data.tables import TO_RANK, choose_split
+from speedyfeed.data.headlines import headline_codes
+from speedyfeed.data.store import Impressions, Store
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
 from speedyfeed.encoding.ids import user_indices
-from speedyfeed.encoding.inputs import Articles, open_packed
+from speedyfeed.encoding.inputs import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.beyond import NewsFacts, measure_feeds
 from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
@@ -33,8 +29,8 @@ from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
+from speedyfeed.finished_run import USER, EvaluationData, FinishedRun, days_of, training_store
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.preparation.prepare import prepare_split
 from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.hnsw import HnswIndex
@@ -42,117 +38,11 @@ from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.retrieval.storage import cached_in
 from speedyfeed.scoring import Users
-from speedyfeed.training.run_folder import RUN, fingerprint, open_run
 
 EXACT_NEWS = 50_000
 """Largest number of articles that are searched exactly for users with several vectors."""
 SEED = 0
 """Seed of the bootstrap, so that the same values give the same intervals."""
-USER = "user_id"
-_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FinishedRun:
-    """The recommender of a finished run, and what is needed to evaluate it."""
-
-    path: Path
-    """Folder of the run, or of the saved recommender."""
-    model: Recommender
-    """The trained recommender."""
-    articles: Articles
-    """Prepares raw articles like those of the training data."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvaluationData:
-    """The split of a store that a run is evaluated on."""
-
-    store: Store
-    """The store, prepared like that of the run."""
-    split: str
-    """Name of the split: dev or test."""
-    uses_words: bool
-    """Whether the model takes the words of the store, not its tokens."""
-
-    @property
-    def impressions(self) -> Impressions:
-        """Impressions of the split."""
-        return self.store.impressions(self.split)
-
-    def load_ids(self) -> pa.ChunkedArray:
-        """Ids of the impressions, in the order of the log."""
-        return self.store.load_impressions(self.split)["impression_id"]
-
-    def load_users(self) -> pa.ChunkedArray:
-        """Id of the user of each impression, in the order of the log."""
-        return self.store.load_impressions(self.split)[USER]
-
-    def number_users(self) -> NDArray[np.int64]:
-        """Number of the user of each impression: the same for all impressions of a user."""
-        return number_users(self.load_users())
-
-
-def open_finished_run(path: str | Path) -> FinishedRun:
-    """Load the recommender of a finished run, or one that was saved in a folder or on the Hub."""
-    path = Path(path)
-    model = Recommender.from_pretrained(path)
-    if not isinstance(model.news.packer, Articles):
-        raise InputError(
-            f"{path}: holds no text.json, which says how its articles were prepared; if it is a run, remove "
-            f"{path}/model and resume it, which writes the model again"
-        )
-    return FinishedRun(path=path, model=model, articles=model.news.packer)
-
-
-@contextmanager
-def open_data(
-    finished: FinishedRun,
-    path: str | Path | None,
-    *,
-    split: str | None = None,
-    format: str | None = None,
-    prefer: Sequence[str] = TO_RANK,
-    report: progress.Report = progress.silent,
-) -> Iterator[EvaluationData]:
-    """Open a split of a store, or prepare one of raw logs for the duration of the block.
-
-    Without a path, it is a split of the store that the run was trained on. Without `split`, it is the first of
-    `prefer` that exists.
-    """
-    path = None if path is None else Path(path)
-    if path is not None and not (path / MANIFEST).exists():
-        with TemporaryDirectory(prefix="speedyfeed-") as folder:
-            rules = finished.articles.rules
-            store_path = Path(folder) / "store"
-            store = prepare_split(
-                path,
-                store_path,
-                rules,
-                split=split,
-                format=format,
-                prefer=prefer,
-                options=finished.articles.text.settings.reader_options,
-                report=report,
-            )
-            # The rules are the run's, so the tokens of the store are words where the run uses words.
-            yield EvaluationData(store=store, split=store.splits[-1], uses_words=False)
-        return
-    if path is None:
-        own = _training_store(finished.path)
-        if own is None:
-            raise InputError(
-                f"{finished.path}: the store it was trained on is missing or has changed; give STORE or LOGS"
-            )
-        store = own
-    else:
-        store = open_store(path)
-        _require_same_text(finished, store)
-    yield EvaluationData(
-        store=store,
-        split=choose_split(store.path, store.splits, split, prefer=prefer),
-        uses_words=finished.model.news.uses_words,
-    )
 
 
 def evaluate_run(
@@ -238,7 +128,12 @@ def evaluate_feeds(
     clicks_V = None
     if known is not None and known.num_clicks is not None:
         clicks_V = np.append(0.0, _by_id(titles, known.news_ids, known.num_clicks))
-    facts = NewsFacts(news_VD=embedded.news_VD, sections_V=np.array([0, *sections]), clicks_V=clicks_V)
+    facts = NewsFacts(
+        news_VD=embedded.news_VD,
+        sections_V=np.array([0, *sections]),
+        clicks_V=clicks_V,
+        headlines_V=headline_codes(["", *(title or "" for title in titles["title"].to_pylist())]),
+    )
     return {
         name: measure_feeds(
             data.impressions,
@@ -306,7 +201,7 @@ def _embed(
         np.unique(np.concatenate([shown.candidates.values, clicked, every])).astype(np.int64)
     )
     news_VD = torch.zeros(1 + data.store.num_news, model.news.dim)
-    own = _training_store(finished.path)
+    own = training_store(finished.path)
     if model.catalogue is not None and own is not None and own.path.samefile(data.store.path):
         known_VD = torch.nn.functional.pad(model.catalogue.embeddings_VD, (0, 0, 1, 0))
         news_VD[needed] = known_VD[needed]
@@ -354,31 +249,15 @@ def _open_news(model: Recommender, data: EvaluationData) -> PackedNews:
     return replace(news, ids_M=None)  # ids of this store, not of the run's
 
 
-def _training_store(path: Path) -> Store | None:
-    """The store that a run was trained on; None if it is missing or has changed. Damaged files raise an error."""
-    if not (path / RUN).exists():
-        return None
-    facts = open_run(path).facts.store
-    store_path = Path(facts.path)
-    if not (store_path / MANIFEST).exists() or fingerprint(store_path) != facts.fingerprint:
-        return None
-    return open_store(store_path)
-
-
 def _seen(path: Path, store: Store) -> NDArray[np.bool_] | None:
     """Whether each article of a store was seen in training; None where the training store is missing."""
-    own = _training_store(path)
+    own = training_store(path)
     if own is None:
         return None
     is_seen = pa.array(seen_in_training(own.train, own.num_news)[1:])
     ids = pc.filter(own.load_titles()["news_id"], is_seen)
     seen = pc.is_in(store.load_titles()["news_id"], value_set=ids)
     return np.concatenate([[False], seen.to_numpy()])
-
-
-def number_users(ids: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Numbers that are equal where ids are."""
-    return np.asarray(ids.combine_chunks().dictionary_encode().indices.to_numpy(), np.int64)
 
 
 def _train_clicks(finished: FinishedRun, store: Store) -> NDArray[np.int64] | None:
@@ -393,33 +272,3 @@ def default_pool(shown: Impressions) -> Pool:
     """Pool that recall searches: of the day, or all articles where impressions are single clicks."""
     is_target = (shown.candidates.lengths == 1).all() and (shown.labels == 1).all()
     return "all" if is_target else "day"
-
-
-def days_of(store: Store, split: str) -> NDArray[np.int64]:
-    """Day of each impression of a split, counted from 1970."""
-    times = store.load_impressions(split)["time"]
-    return np.asarray(times.cast(pa.date32()).cast(pa.int32()).to_numpy(), np.int64)
-
-
-def _require_same_text(finished: FinishedRun, store: Store) -> None:
-    """Raise unless the texts of a store were prepared like those of the run."""
-    remedy = "give the logs themselves, which are then prepared with the run's settings"
-    known, found = finished.articles.text, store.text_facts
-    if finished.model.news.uses_words:
-        if known.vocabulary_checksum != found.vocabulary_checksum:
-            raise InputError(
-                f"{store.path}: its word vocabulary differs from the one the run was trained with; {remedy}"
-            )
-    elif known.settings.tokenizer != found.settings.tokenizer:
-        raise InputError(f"{store.path}: holds tokens of another encoder than the run was trained with; {remedy}")
-    for name in _SAME_TEXT:
-        theirs, ours = getattr(found.settings, name), getattr(known.settings, name)
-        if theirs != ours:
-            raise InputError(
-                f"{store.path}: prepared with {name} {theirs!r}, but the run was trained with {ours!r}; {remedy}"
-            )
-    if known.statistics != found.statistics:
-        raise InputError(
-            f"{store.path}: refined by the word statistics of another collection than the run was trained on; "
-            f"{remedy}"
-        )

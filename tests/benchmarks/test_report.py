@@ -1,6 +1,6 @@
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.__main__ import main
-from benchmarks.names import BENCHMARKS
+from benchmarks.names import BENCHMARKS, load_benchmark
 from benchmarks.newsroom import USERS
 from benchmarks.speed import step
 from speedyfeed.errors import InputError
@@ -87,6 +87,22 @@ def test_every_benchmark_is_in_the_report_and_claims_name_benchmarks():
     assert {claim.benchmark for claim in report.CLAIMS} <= set(BENCHMARKS)
     with pytest.raises(InputError, match="--only sped: no such benchmark"):
         report._choose(["sped"])
+
+
+def test_quick_settings_are_options_of_their_benchmarks(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        report,
+        "make_newsroom",
+        lambda config, _: (
+            seen.append(config) or SimpleNamespace(logs=tmp_path, store=SimpleNamespace(path=tmp_path))
+        ),
+    )
+    report._inputs(report.Arguments(work=tmp_path, quick=True), report._choose(()))
+    assert set(seen) == {report.QUICK_NEWSROOM}
+    for name, words in report.QUICK.items():
+        options = {field.name for field in fields(report.config_type(load_benchmark(name)))}
+        assert {word[2:].replace("-", "_") for word in words if word.startswith("--")} <= options, name
 
 
 def test_results_are_named_by_date_and_commit():

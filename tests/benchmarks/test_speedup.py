@@ -122,8 +122,8 @@ def test_pieces_are_never_larger_than_asked_or_one_click_of_one_instance(store, 
 def test_samples_are_spread_over_the_epoch(store, runs):
     whole = planned(store, runs["+ central and batching"], num_samples=4)
     assert whole.batches > 64  # thinned out twice at least
-    for place, batch in enumerate(whole.samples):
-        assert place / 4 <= batch.step / whole.batches < (place + 1) / 4
+    for position, batch in enumerate(whole.samples):
+        assert position / 4 <= batch.step / whole.batches < (position + 1) / 4
 
 
 def test_the_benchmark_gives_ratios_tables_and_a_figure(store, tiny_encoder, tmp_path, capsys):

@@ -8,11 +8,11 @@ import pytest
 
 from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
+from speedyfeed.finished_run import number_users
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
 from speedyfeed.profile import PARTS
 from speedyfeed.recipes import conventional, recipe
-from speedyfeed.run_evaluation import number_users
 from speedyfeed.sweep.config import SweepConfig
 from speedyfeed.sweep.summary import compare_trials
 from speedyfeed.sweep.table import run_sweep

@@ -28,7 +28,7 @@ def test_ids_and_vectors_are_written_as_parquet_and_as_an_array(newsroom, tmp_pa
     np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), matrix)
     np.testing.assert_array_equal(matrix, catalogue.embeddings_VD.numpy())
 
-    assert "found files in it" in fails(capsys, "export", newsroom.zero, tmp_path / "out", "--embeddings")
+    assert "already exists" in fails(capsys, "export", newsroom.zero, tmp_path / "out", "--embeddings")
     assert "expected --embeddings or --onnx" in fails(capsys, "export", newsroom.zero, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -1,6 +1,7 @@
 """The command line as a user meets it: help, JSON, and one clear line with exit code 2 for each mistake."""
 
 import contextlib
+import errno
 import itertools
 import json
 import re
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from speedyfeed.cli import main as main_module
 from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.cli.parser_messages import explain
 from tests.conftest import NEWS as LOGGED
@@ -49,6 +52,13 @@ def test_help_fits_a_narrow_terminal_and_shows_only_defaults_that_can_be_typed(c
     assert not re.findall(r"default: (?:None|True|False)|\{None", page)
     text = " ".join(page.replace("│", " ").split())
     assert text.count("(this flag turns it off)") == len(re.findall(r"^│ --[\w.]*\bno-", page, re.MULTILINE))
+
+
+def test_help_is_readable_whatever_the_width_of_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1")
+    with contextlib.suppress(SystemExit):
+        main(["recommend", "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) >= 40
 
 
 def test_help_texts_are_running_text_whose_lines_are_full(monkeypatch, capsys):
@@ -95,6 +105,11 @@ WRONG_WORDS = {
     "recommend r -k 3": "unknown option -k, perhaps --k is meant",
     "train s r --cache.gradients": "unknown option --cache.gradients, perhaps --cache.no-gradients is meant",
     "sweep s o --seeds 1 x": "--seeds 1 x: expected a whole number, one or more",
+    "train s r --lr -1": "--lr -1.0: expected a number from 0 to 10",
+    "train s r --words.glove g --words.vectors minilm": (
+        "--words.glove and --words.vectors: words start from one of both; leave one out"
+    ),
+    "completion fish": "SHELL fish: expected bash, tcsh or zsh",
     "doctor extra": "found extra, expected no further argument",
 }
 
@@ -117,6 +132,11 @@ def test_seconds_of_the_doctor_are_checked(capsys):
 WRONG_PATHS = {
     "check {nope}": "neither a store nor a run nor a saved recommender; check the path",
     "export {nope} {out} --embeddings": "no such folder, and no such model on the Hub",
+    "export {nope} {logs}/train/news.tsv --embeddings": "already exists",
+    "export {nope} {logs}/train/news.tsv/below/out --embeddings": "news.tsv: is a file, expected a folder",
+    "evaluate {nope} --per-impression {logs}/train/news.tsv/out": "news.tsv: is a file, expected a folder",
+    "train {store} {logs}/train/news.tsv/out": "news.tsv: is a file, expected a folder",
+    "train {store} {out} --precision fp64": "no precision 'fp64': choose auto, fp32, bf16, fp16",
     "export {nope} {out}": "found nothing to export, expected --embeddings",
     "prepare {logs} {out} --like {nope}": "not a store",
     "prepare {logs} {out} --validation 0.9": "validation 0.9: expected a number from 0 to 0.5",
@@ -136,18 +156,32 @@ WRONG_PATHS = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("places")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paths")
     write_mind_split(folder / "logs" / "train", LOGGED, TRAIN)
     main(["prepare", str(folder / "logs"), str(folder / "store"), "--validation", "0"])
     return {"logs": folder / "logs", "store": folder / "store", "nope": folder / "nope" / "nope" / "nope"}
 
 
 @pytest.mark.parametrize("typed", WRONG_PATHS)
-def test_wrong_paths_are_one_line_and_nothing_is_written(typed, places, tmp_path, capsys):
-    words = typed.format(**places, out=tmp_path / "out").split()
+def test_wrong_paths_are_one_line_and_nothing_is_written(typed, paths, tmp_path, capsys):
+    words = typed.format(**paths, out=tmp_path / "out").split()
     assert WRONG_PATHS[typed] in fails(capsys, *words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_a_folder_is_said_to_be_one(tmp_path):
+    (tmp_path / "file").touch()
+    for make in ((tmp_path / "file").mkdir, (tmp_path / "file" / "below").mkdir):
+        with pytest.raises(OSError, match="file") as error:
+            make()
+        assert main_module._system_message(error.value).endswith("expected a folder; give another path")
+
+
+def test_a_full_disk_is_named_by_what_the_command_writes(tmp_path):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    told = main_module._system_message(full, SimpleNamespace(out=tmp_path))
+    assert told.startswith(f"{tmp_path}: cannot be written (No space left on device); make room")
 
 
 def test_commands_to_copy_quote_their_paths(tmp_path, capsys):

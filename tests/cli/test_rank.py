@@ -40,7 +40,7 @@ def check_by_hand(path, name, rows):
         assert found is not None, line
         assert found[1] == impression_id
         ranks.append(json.loads(found[2]))
-        assert sorted(ranks[-1]) == [1 + place for place in range(len(candidates))]
+        assert sorted(ranks[-1]) == [1 + position for position in range(len(candidates))]
     return ranks
 
 
@@ -94,7 +94,7 @@ def test_a_bad_file_is_named_by_its_first_bad_line(newsroom, unlabelled, tmp_pat
             archive.writestr("prediction.txt", "".join(changed))
         return mistake(capsys, "rank", "--check", out, *words)
 
-    bad = next(place for place, line in enumerate(lines) if place > 3 and "," in line)
+    bad = next(position for position, line in enumerate(lines) if position > 3 and "," in line)
     assert f"prediction.txt:{bad + 1}: " in check([*lines[:bad], lines[bad].replace(",", ", "), "nonsense"])
     assert "prediction.txt:4: found impression" in check([*lines[:3], *lines[4:]], "--against", unlabelled)
     assert "found the end" in check(lines[:-1], "--against", unlabelled)

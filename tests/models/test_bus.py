@@ -181,7 +181,7 @@ def test_a_compiled_encoder_gives_the_same_for_any_layout() -> None:
 
 
 def test_work_and_memory_grow_with_the_tokens_not_their_square() -> None:
-    """Twice the news, twice the scores; a score matrix over the batch would be four times."""
+    """Twice the articles, twice the scores; a score matrix over the batch would be four times."""
 
     def scores(num_news: int) -> int:
         layout = layout_of([[30, 12, 25]] * num_news)

@@ -111,19 +111,19 @@ def naive(model: UniLMModel, tokens: Tensor, lengths: list[int], segments: list[
         for segment, (a, b) in enumerate(itertools.pairwise(bounds)):
             others = [bounds[s] for s in range(len(lengths)) if news[s] == news[segment] and s != segment]
             for i in range(a, b):
-                places = [*range(a, b), *others]
+                positions = [*range(a, b), *others]
                 biases = [
                     model.rel_pos_bias.weight[:, naive_bucket(j - i)] if a <= j < b else model.bus_bias
-                    for j in places
+                    for j in positions
                 ]
                 scores = torch.stack(
                     [
                         (query[i] * key[j]).sum(-1) / math.sqrt(HIDDEN / HEADS) + bias
-                        for j, bias in zip(places, biases, strict=True)
+                        for j, bias in zip(positions, biases, strict=True)
                     ],
                     1,
                 )
-                attended[i] = torch.einsum("aj,jah->ah", scores.softmax(-1), value[places])
+                attended[i] = torch.einsum("aj,jah->ah", scores.softmax(-1), value[positions])
         hidden = layer.feed_forward_chunk(layer.attention.output(attended.flatten(1), hidden))
     return hidden
 

@@ -62,12 +62,12 @@ def one_prefix(encoder: nn.Module, name: str, clicks: Tensor, user: int) -> Tens
             state = keep * state + (1 - keep) * torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
         return encoder.join(torch.cat([state, long])) if name == "lstur-con" else state
     if name == "self-attention":
-        items = [attend(encoder, items[: place + 1]) for place in range(len(items))]
+        items = [attend(encoder, items[: position + 1]) for position in range(len(items))]
     if name == "attentive":
         if not len(clicks):
             return encoder.start * 1
         recency = RECENCY_SCALE * encoder.recency[: len(clicks)].flip(0)
-        scores = [encoder.score.weight[0] @ click + recency[place] for place, click in enumerate(clicks)]
+        scores = [encoder.score.weight[0] @ click + recency[position] for position, click in enumerate(clicks)]
         return weighted(scores, list(clicks))
     if name == "npa":
         query = torch.relu(encoder.user_query.query(encoder.user_query.user_embeddings.weight[user]))

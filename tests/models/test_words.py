@@ -63,13 +63,13 @@ def convolved(layer: nn.Module, words: list[Tensor]) -> list[Tensor]:
     around = [torch.zeros_like(words[0]), *words, torch.zeros_like(words[0])]
     weight, bias = layer.convolve.weight, layer.convolve.bias
     return [
-        torch.relu(sum((weight[..., shift] @ around[place + shift] for shift in range(3)), bias))
-        for place in range(len(words))
+        torch.relu(sum((weight[..., shift] @ around[position + shift] for shift in range(3)), bias))
+        for position in range(len(words))
     ]
 
 
 def one_news(encoder: WordNewsEncoder, name: str, news: PackedNews, row: int) -> Tensor:
-    """The embedding of one news by the formulas of its paper."""
+    """The embedding of one article by the formulas of its paper."""
     one = news.select(torch.tensor([row]))
     segments = [list(encoder.embedding(tokens.long())) for tokens in one.tokens_T.split(one.lengths_K.tolist())]
     sequence = [word for segment in segments for word in segment]

@@ -24,43 +24,50 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    if not verify(arguments.path):
+    from speedyfeed.model_card import CARD
+    from speedyfeed.pretrained import MODULES
+
+    if not verify(arguments.path, needs_record=True):
         raise InputError(f"{arguments.path}: neither a store nor a run nor a saved recommender; check the path")
-    sizes = [file.stat().st_size for file in arguments.path.rglob("*") if file.is_file()]
+    files = [file for file in arguments.path.rglob("*") if file.is_file() and file.name not in (CARD, MODULES)]
+    sizes = [file.stat().st_size for file in files]  # of those that nobody edits
     if arguments.json:
         print(json.dumps({"files": len(sizes), "bytes": sum(sizes)}))
     else:
         print(f"{arguments.path}: {len(sizes):,} files, {sum(sizes) / 1e6:,.1f} MB, all intact")
 
 
-def verify(path: Path) -> bool:
-    """Verify all files of a store, a run or a saved recommender; False for any other folder."""
+def verify(path: Path, *, needs_record: bool = False) -> bool:
+    """Verify all files of a store, a run or a saved recommender; False for any other folder.
+
+    With `needs_record`, missing checksums are an error too.
+    """
     from speedyfeed.checksums import verify_checksums
     from speedyfeed.data.manifest import MANIFEST
     from speedyfeed.data.store import open_store
-    from speedyfeed.pretrained import CONFIG, remedy_for
+    from speedyfeed.saved_model import CONFIG, remedy_for
 
     if (path / MANIFEST).exists():
         open_store(path).verify()
     elif (path / "run.json").exists():
-        _verify_run(path)
+        _verify_run(path, needs_record=needs_record)
     elif (path / CONFIG).exists():
-        verify_checksums(path, remedy_for(path))
+        verify_checksums(path, remedy_for(path), needs_record=needs_record)
     else:
         return False
     return True
 
 
-def _verify_run(path: Path) -> None:
+def _verify_run(path: Path, *, needs_record: bool) -> None:
     from speedyfeed.checksums import verify_checksums
-    from speedyfeed.pretrained import remedy_for
+    from speedyfeed.saved_model import remedy_for
     from speedyfeed.training.checkpoint import checkpoints, verify_checkpoint
     from speedyfeed.training.run_folder import AGAIN, open_run
 
     run = open_run(path)
     for best in run.best.glob("step-*"):
-        verify_checksums(best, AGAIN)
+        verify_checksums(best, AGAIN, needs_record=needs_record)
     if run.model.exists():
-        verify_checksums(run.model, remedy_for(run.model))
+        verify_checksums(run.model, remedy_for(run.model), needs_record=needs_record)
     for checkpoint in checkpoints(run.checkpoints):
-        verify_checkpoint(checkpoint)
+        verify_checkpoint(checkpoint, needs_record=needs_record)

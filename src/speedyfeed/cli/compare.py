@@ -21,7 +21,7 @@ from speedyfeed.progress import progress_bars
 
 if TYPE_CHECKING:
     from speedyfeed.evaluation.bootstrap import Estimate
-    from speedyfeed.run_evaluation import EvaluationData
+    from speedyfeed.finished_run import EvaluationData
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,8 @@ def run(arguments: Arguments) -> None:
     import numpy as np
 
     from speedyfeed.evaluation.bootstrap import Bootstrap
-    from speedyfeed.run_evaluation import SEED, evaluate_run, open_data, open_finished_run
+    from speedyfeed.finished_run import open_data, open_finished_run
+    from speedyfeed.run_evaluation import SEED, evaluate_run
 
     sides = ([arguments.run_a, *arguments.more_a], [arguments.run_b, *arguments.more_b])
     runs = {path: open_finished_run(path) for side in sides for path in side}

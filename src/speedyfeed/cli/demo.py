@@ -26,7 +26,7 @@ from speedyfeed.training.config import RunConfig
 
 if TYPE_CHECKING:
     from speedyfeed.evaluation.evaluate import Report
-    from speedyfeed.run_evaluation import FinishedRun
+    from speedyfeed.finished_run import FinishedRun
     from speedyfeed.training.loop import Outcome
     from speedyfeed.training.run_folder import RunFolder
 
@@ -44,7 +44,7 @@ class Arguments:
     out: Path = Path("runs/demo")
     """Folder for the logs, the store and the run of the demo."""
     steps: int = 280
-    """Number of training steps, of about half a second each on two CPU cores."""
+    """Number of training steps, of about a second each on two CPU cores."""
 
     RANGES: ClassVar[Ranges] = {"steps": (1, MANY)}
     """Smallest and largest value of each number."""
@@ -96,7 +96,8 @@ def _shortened(run: RunConfig, *, steps: int, validations: int) -> RunConfig:
 
 def _train(path: Path, config: RunConfig, store: Store) -> _Trained:
     """Train a run, or resume it, and evaluate it on the dev split; exit if a signal stops it."""
-    from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+    from speedyfeed.finished_run import open_data, open_finished_run
+    from speedyfeed.run_evaluation import evaluate_run
     from speedyfeed.training.loop import train
 
     with progress_bars() as report:

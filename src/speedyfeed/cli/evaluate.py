@@ -16,14 +16,14 @@ from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.metrics import Pool
-from speedyfeed.files import require_no_folder
+from speedyfeed.files import require_new_file
 from speedyfeed.progress import progress_bars
 from speedyfeed.retrieval.rerank import RerankConfig
 
 if TYPE_CHECKING:
     from speedyfeed.evaluation.bootstrap import Estimate
     from speedyfeed.evaluation.evaluate import Report
-    from speedyfeed.run_evaluation import EvaluationData
+    from speedyfeed.finished_run import EvaluationData
     from speedyfeed.sweep.references import Reference
 
 GROUP_METRICS = ("auc", "mrr", "ndcg@5", "ndcg@10", "recall@200")
@@ -38,8 +38,8 @@ class Arguments:
     data: Annotated[Positional[Path | None], arg(metavar="STORE|LOGS")] = None
     """Store or raw logs to evaluate on; by default the store that the run was trained on."""
     split: Literal["dev", "test", "valid"] | None = None
-    """Split to evaluate on; by default dev, or test where there is no dev. By valid, the validation split,
-    training chose the model, so figures on it are optimistic."""
+    """Split to evaluate on; by default dev, or test where there is no dev. valid is the validation split, by which
+    training chose the model: figures on it are optimistic."""
     format: str | None = None
     """Format of raw logs, such as mind or ebnerd; detected by default."""
     pool: Pool | None = None
@@ -48,8 +48,8 @@ class Arguments:
     exact: bool = False
     """Search all articles exactly for recall, without an HNSW index."""
     popularity: Literal["auto", "on", "off"] = "auto"
-    """Whether to add to each score the popularity of the article that training learned; it is 0 for articles that
-    training did not see. auto does so for runs trained on a log without impressions."""
+    """Add the learned popularity of an article to its score: on, off, or auto, which adds it for runs trained on a
+    log without impressions. Articles that training did not see have none."""
     references: bool = False
     """Also measure rankings that read no text: chance, popularity in the train split, title length, and category
     counts of the history. Needs a store with a train split."""
@@ -65,17 +65,12 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     from speedyfeed.encoding.ids import known_user_share
-    from speedyfeed.run_evaluation import (
-        evaluate_feeds,
-        evaluate_run,
-        open_data,
-        open_finished_run,
-        write_per_impression,
-    )
+    from speedyfeed.finished_run import open_data, open_finished_run
+    from speedyfeed.run_evaluation import evaluate_feeds, evaluate_run, write_per_impression
     from speedyfeed.training.metrics import load_saved
 
     if arguments.per_impression is not None:
-        require_no_folder(arguments.per_impression)
+        require_new_file(arguments.per_impression)
     finished = open_finished_run(arguments.run)
     with (
         progress_bars() as progress,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_folder
+from speedyfeed.files import new_folder, require_new_folder
 
 if TYPE_CHECKING:
     from speedyfeed.models.catalogue import Catalogue
@@ -40,8 +40,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     if not (arguments.embeddings or arguments.onnx):
         raise InputError("export: found nothing to export, expected --embeddings or --onnx; add one")
-    if arguments.out.is_dir() and any(arguments.out.iterdir()):
-        raise InputError(f"{arguments.out}: found files in it, expected a new folder; give another OUT")
+    require_new_folder(arguments.out)
     from speedyfeed.pretrained import Recommender
 
     model = Recommender.from_pretrained(arguments.run)

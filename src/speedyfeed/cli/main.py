@@ -7,18 +7,20 @@ imported, so that help is fast.
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import io
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from speedyfeed import __version__
-from speedyfeed.cli.parser_messages import explain
-from speedyfeed.errors import InputError, LostRanksError
+from speedyfeed.cli.parser_messages import explain, name_option
+from speedyfeed.errors import InputError, LostRanksError, UnwritableError
 
 COMMANDS = {
     "demo": "run all steps on a small synthetic newsroom",
@@ -37,6 +39,9 @@ COMMANDS = {
     "completion": "print a script that completes commands and options in a shell",
     "doctor": "show versions, device, memory, precision and what is missing",
 }
+
+MIN_COLUMNS = 40
+"""Narrowest help page; the parser needs minutes for one of a single column."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,7 +81,7 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        fail(_system_message(error))
+        fail(_system_message(error, arguments))
     except LostRanksError as error:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly exit may wait for lost ranks
@@ -102,8 +107,16 @@ def _blame_damage(arguments: Any) -> None:
                 fail(_system_message(error))
 
 
-def _system_message(error: OSError) -> str:
-    """What the system says of a file: the disk is full, a permission is missing, and the like."""
+def _system_message(error: OSError, arguments: object = None) -> str:
+    """What the system says of a file: the disk is full, a permission is missing, and the like.
+
+    A full disk has no name: it is that of what the command writes.
+    """
+    written = getattr(arguments, "out", None) or getattr(arguments, "run", None)
+    if error.errno == errno.ENOSPC and not error.filename and isinstance(written, Path):
+        return str(UnwritableError(written, error.strerror))
+    if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+        return f"{error.filename}: is a file, or below one; expected a folder; give another path"
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
 
 
@@ -122,12 +135,14 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
             registry=help_rules(),
         )
 
+    if shutil.get_terminal_size().columns < MIN_COLUMNS:
+        os.environ["COLUMNS"] = str(MIN_COLUMNS)
     page, output, help_text = _Page(), io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(page), contextlib.redirect_stderr(output):
             return parse(rest)
     except InputError as error:
-        fail(str(error))
+        fail(name_option(str(error), program))
     except SystemExit as stop:
         if not stop.code:
             print(help_page(page.getvalue(), module.__doc__))

@@ -27,6 +27,12 @@ def explain(output: str, rest: Sequence[str], program: str, help_text: str = "")
     return text.replace("For full helptext, run", "; see")
 
 
+def name_option(message: str, program: str) -> str:
+    """The message on a setting that is out of range, with the option that it was given by."""
+    found = re.fullmatch(r"(\w+) (\S+: expected .*)", message)
+    return f"--{found[1].replace('_', '-')} {found[2]}; see {program} --help" if found else message
+
+
 def _unknown(rest: Sequence[str], help_text: str) -> str | None:
     """Options that the help text does not list, and what may be meant; None where all are known."""
     known = re.findall(r"^[\s│]*(?:-\w, )?(--[a-z][\w.-]*)", help_text, re.MULTILINE)
@@ -56,8 +62,10 @@ def _bad_value(found: re.Match[str], rest: Sequence[str]) -> str:
 
 
 def _bad_choice(found: re.Match[str], rest: Sequence[str]) -> str:
-    choices = sorted(set(re.findall(r"'([^']*)'", found[2])) - {"None"})
-    return f"{found[1]} {_value(found[1], rest)}: expected {list_words(choices, 'or')}"
+    value, option = found[1].strip("'\""), found[2]
+    choices = sorted(set(re.findall(r"'([^']*)'", found[3])) - {"None"})
+    name = option if option.startswith("-") else option.upper()
+    return f"{name} {_value(option, rest) or value}: expected {list_words(choices, 'or')}"
 
 
 def _no_value(found: re.Match[str], rest: Sequence[str]) -> str:
@@ -67,6 +75,10 @@ def _no_value(found: re.Match[str], rest: Sequence[str]) -> str:
 def _out_of_range(found: re.Match[str], rest: Sequence[str]) -> str:
     group = "" if found[1] == "Arguments" else f"{found[1]}."  # or the options of the command itself
     return f"--{group}{found[2].replace('_', '-')} {found[3]}"
+
+
+def _contradiction(found: re.Match[str], rest: Sequence[str]) -> str:
+    return found[1]
 
 
 def _superfluous(found: re.Match[str], rest: Sequence[str]) -> str:
@@ -80,9 +92,10 @@ def _missing(found: re.Match[str], rest: Sequence[str]) -> str:
 
 _MESSAGES: dict[str, Callable[[re.Match[str], Sequence[str]], str]] = {
     r"Error parsing (\S+): .* Argument helptext: \1 (\[.*?\]\]|\S+)": _bad_value,
-    r"invalid choice .* for argument '(\S+)'. Expected one of \((.*?)\)": _bad_choice,
+    r"invalid choice (.*) for argument '(\S+)'. Expected one of \((.*?)\)": _bad_choice,
     r"Missing value for argument '(\S+)'": _no_value,
     r"Error parsing (\w+): (\w+) (\S+: expected .*?) For full": _out_of_range,
+    r"Error parsing \w+: (--.*?) For full": _contradiction,
     r"Unrecognized options: (.*?)(?:Perhaps you meant:|Arguments similar to|For full|$)": _superfluous,
     r"Missing from [^:]*: (.*\(required\))": _missing,
 }
@@ -96,6 +109,6 @@ def _value(option: str, rest: Sequence[str]) -> str:
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == option.replace("_", "-"):
             after = [value] if equals else list(rest[index + 1 :])
-            end = next((place for place, one in enumerate(after) if one.startswith("--")), len(after))
+            end = next((position for position, one in enumerate(after) if one.startswith("--")), len(after))
             found = after[: max(end, 1)]
     return " ".join(found)

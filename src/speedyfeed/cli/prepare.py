@@ -25,7 +25,7 @@ class Arguments:
     """Folder of the store to make; one that is up to date is left as it is."""
     like: Path | None = None
     """Earlier store whose text settings and word vocabulary are used, so that models trained on it can use this
-    one; the text options are left out then."""
+    one; the options of the text cannot be given with it."""
     text: Annotated[PrepareConfig, arg(name="")] = field(default_factory=PrepareConfig)
     engine: Annotated[EngineConfig, arg(name="")] = field(default_factory=EngineConfig)
     json: bool = False

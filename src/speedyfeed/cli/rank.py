@@ -19,7 +19,7 @@ from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.data.tables import Split
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.submission import Shown, check_submission, submission_name, write_submission
-from speedyfeed.files import require_no_folder
+from speedyfeed.files import require_new_file
 from speedyfeed.progress import progress_bars
 
 PREFER = ("test", "dev")
@@ -67,9 +67,10 @@ def run(arguments: Arguments) -> None:
 
 
 def _rank(arguments: Arguments, run: Path, logs: Path, out: Path) -> dict[str, Any]:
-    from speedyfeed.run_evaluation import open_data, open_finished_run, score_run
+    from speedyfeed.finished_run import open_data, open_finished_run
+    from speedyfeed.run_evaluation import score_run
 
-    require_no_folder(out)
+    require_new_file(out)
     finished = open_finished_run(run)
     with (
         progress_bars() as report,

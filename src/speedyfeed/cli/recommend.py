@@ -49,7 +49,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     from speedyfeed.pretrained import Recommender
 
-    model = Recommender.from_pretrained(arguments.run)
+    model = Recommender.from_pretrained(arguments.run, with_encoder=False)
     found = model.recommend(
         _ids(arguments.history, model),
         k=arguments.k,

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ NAME = re.compile(r"[\w.-]+", re.ASCII)
 MAX_PORT = 65535
 SWITCH_SECONDS = 5e-4
 """Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
+
+GRACE_SECONDS = 10
+"""Time that requests in progress have to finish when the service is stopped; then they are answered with 503."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,27 +61,19 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     try:
+        import torch
         import uvicorn
 
-        from speedyfeed.pretrained import CONFIG
+        from speedyfeed.runtime import require_precision
+        from speedyfeed.saved_model import CONFIG
         from speedyfeed.serving.app import build_app
         from speedyfeed.serving.connections import allow_files, connection_class, open_listeners
         from speedyfeed.serving.middleware import TOKEN_VARIABLE, Limits, WriteAccess
         from speedyfeed.serving.service import Service
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
-    for run in (arguments.run, *arguments.other):
-        if not run.is_dir():
-            raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")
-        if not (run / "model" / CONFIG).exists() and not (run / CONFIG).exists():
-            raise InputError(f"{run}: holds no recommender ({CONFIG}); give a finished run")
-    names = [other.absolute().name for other in arguments.other]
-    for name in names:
-        if names.count(name) > 1 or not NAME.fullmatch(name):
-            raise InputError(
-                f"--other {name}: found a name that cannot be part of an address, or twice; expected folders with "
-                "different names of letters, digits, - and _; rename it, or link to it"
-            )
+    _require_runs(arguments, CONFIG)
+    require_precision(arguments.precision, torch.device("cpu"))
     listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
     port = listeners[0].getsockname()[1]
     folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link
@@ -101,7 +97,7 @@ def run(arguments: Arguments) -> None:
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
-            timeout_graceful_shutdown=10,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
     )
     failures: list[Exception] = []
@@ -124,16 +120,42 @@ def run(arguments: Arguments) -> None:
         log.info("read-only: %s is not set, and %s is not a loopback address", TOKEN_VARIABLE, arguments.host)
     opening = threading.Thread(target=open_service, daemon=True)
     opening.start()
+    services = (service, *others.values())
     try:
         server.run(sockets=listeners)
+    except KeyboardInterrupt:
+        if any(one.is_loading for one in services):
+            print("speedyfeed: stopped", file=sys.stderr, flush=True)
+            os._exit(128 + signal.SIGINT)  # an orderly exit would wait until the run is loaded
+        raise
     finally:
+        for one in services:
+            one.stop()
         opening.join()
-        for one in (service, *others.values()):
+        for one in services:
             one.close()
     if failures:
         if is_new:  # nothing can have been written before the run was loaded
             shutil.rmtree(data, ignore_errors=True)
         raise failures[0]
+
+
+def _require_runs(arguments: Arguments, settings: str) -> None:
+    """Refuse runs that cannot be served, or not side by side; `settings` is a file that every recommender has."""
+    for run in (arguments.run, *arguments.other):
+        if not run.is_dir():
+            raise InputError(f"{run}: no such folder; train a run with: {command('train', 'STORE', run)}")
+        if not (run / "model" / settings).exists() and not (run / settings).exists():
+            raise InputError(f"{run}: holds no recommender ({settings}); give a finished run")
+    names = [other.absolute().name for other in arguments.other]
+    for name, other in zip(names, arguments.other, strict=True):
+        if names.count(name) > 1 or not NAME.fullmatch(name):
+            raise InputError(
+                f"--other {name}: found a name that cannot be part of an address, or twice; expected folders with "
+                "different names of letters, digits, - and _; rename it, or link to it"
+            )
+        if other.absolute() == arguments.run.absolute():
+            raise InputError(f"--other {other}: is RUN itself, expected another run; leave it out, or link to it")
 
 
 def _data_beside(run: Path) -> Path:

@@ -9,6 +9,7 @@ Example on four GPUs, where the same command resumes an interrupted run:
 import dataclasses
 import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError, UnwritableError, command
 from speedyfeed.files import remove_folder
 from speedyfeed.models.config import NewsEncoderConfig, UserConfig, WordConfig
-from speedyfeed.progress import progress_bars, silent
+from speedyfeed.progress import Report, progress_bars, silent
 from speedyfeed.recipes import in_workflow, recipe
 from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
 from speedyfeed.training.trackers import DEFAULT, parse_trackers
@@ -49,8 +50,9 @@ class Arguments:
     workflow: Literal["fast", "conventional"] | None = None
     """Workflow of the run: conventional has no acceleration, fast has all; by default that of the recipe."""
     warm_start: Annotated[Path | None, arg(name="from", metavar="RUN0")] = None
-    """Finished run to start from, such as yesterday's when the store is today's: its weights are the initial
-    weights. Users, categories and words that it does not know are initialized as usual."""
+    """Finished run to start from, such as yesterday's when the store is today's: its weights and the biases of its
+    articles are the initial ones. Users, categories, words and articles that it does not know are initialized as
+    usual."""
     resume: bool = False
     """Resume the run in RUN with the settings it was started with."""
     track: str = DEFAULT
@@ -82,28 +84,38 @@ def defaults(rest: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
+    trackers = parse_trackers(arguments.track)
+    is_rank_0 = os.environ.get("RANK", "0") == "0"  # as torchrun sets it: torch itself is yet to be loaded
+    with progress_bars() if is_rank_0 else nullcontext(silent) as report:
+        if sys.stderr.isatty():  # elsewhere a mistake is one line, and this would be another
+            report("load", 0, 0)
+        outcome = _train(arguments, trackers, report)
+    if is_rank_0:
+        print_outcome(outcome, arguments)
+    if not outcome.is_finished:
+        sys.exit(128 + (outcome.signal or signal.SIGTERM))  # as a shell expects of a stopped command
+
+
+def _train(arguments: Arguments, trackers: Sequence[str], report: Report) -> "Outcome":
+    from speedyfeed.runtime import choose_device, require_precision
     from speedyfeed.training.distributed.process_group import open_process_group
     from speedyfeed.training.loop import train
     from speedyfeed.training.metrics import METRICS
     from speedyfeed.training.run_folder import open_run
 
-    trackers = parse_trackers(arguments.track)
+    if not arguments.resume:  # a run that is resumed has its own
+        require_precision(arguments.train.precision, choose_device(arguments.train.device))
     with open_process_group() as group:
         store = open_store(arguments.store)
         is_new = group.on_rank_0(lambda: _require_run(arguments, store))
-        with progress_bars() if group.is_rank_0 else nullcontext(silent) as report:
-            try:
-                outcome = train(open_run(arguments.run), store, report, group=group, trackers=trackers)
-            except (InputError, OSError) as error:
-                if is_new and not (arguments.run / METRICS).exists():
-                    remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again
-                elif problem := _full_disk(error, arguments.run):
-                    raise InputError(f"{problem}; make room, then: {_resume(arguments)}") from error
-                raise
-        if group.is_rank_0:
-            print_outcome(outcome, arguments)
-    if not outcome.is_finished:
-        sys.exit(128 + (outcome.signal or signal.SIGTERM))  # as a shell expects of a stopped command
+        try:
+            return train(open_run(arguments.run), store, report, group=group, trackers=trackers)
+        except (InputError, OSError) as error:
+            if is_new and not (arguments.run / METRICS).exists():
+                remove_folder(arguments.run)  # nothing was trained: a corrected command may create it again
+            elif problem := _full_disk(error, arguments.run):
+                raise InputError(f"{problem}; make room, then: {_resume(arguments)}") from error
+            raise
 
 
 def _full_disk(error: Exception, run: Path) -> str | None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from speedyfeed.data.bodies import BODIES
+from speedyfeed.data.headlines import headline_codes
 from speedyfeed.errors import InputError
 from speedyfeed.models.packed import PackedNews
 
@@ -64,6 +65,11 @@ class Catalogue:
         return np.array([codes.setdefault(name or "", len(codes)) for name in self.categories], np.int64)
 
     @cached_property
+    def headlines(self) -> NDArray[np.int64]:
+        """Code of each article's headline, to tell duplicates by."""
+        return headline_codes(title or "" for title in self.titles)
+
+    @cached_property
     def section_clicks(self) -> NDArray[np.float64]:
         """Number of clicks on each section, by its number, and one for each article of it."""
         clicks = 1 + np.asarray(self.num_clicks or np.zeros(len(self)), np.float64)
@@ -103,7 +109,7 @@ class Catalogue:
 def load_catalogue(folder: Path) -> Catalogue:
     """Load what `Catalogue.save` wrote."""
     try:
-        table = pq.read_table(folder / "news.parquet")
+        table = pq.ParquetFile(folder / "news.parquet").read()  # read_table would import pandas
         tensors = load_file(folder / "news.safetensors")
     except FileNotFoundError as error:
         raise InputError(f"{folder}: holds no news embeddings; finish the training first") from error

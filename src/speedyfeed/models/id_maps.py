@@ -37,8 +37,11 @@ class IdMaps:
 
 def load_id_maps(folder: Path) -> IdMaps:
     """Load what `IdMaps.save` wrote."""
-    table = pq.read_table(folder / FILE)
-    return IdMaps(**{kind: table.filter(pc.field("kind") == kind)["name"].to_pylist() for kind in KINDS})
+    table = pq.ParquetFile(folder / FILE).read()  # read_table would import pandas
+    names: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for kind, name in zip(table["kind"].to_pylist(), table["name"].to_pylist(), strict=True):
+        names[kind].append(name)
+    return IdMaps(**names)
 
 
 def lookup_indices(names: pa.Array | pa.ChunkedArray, known: Sequence[str]) -> NDArray[np.int64]:

@@ -11,19 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from speedyfeed.models.base import NewsModule
 from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.layers import AdditiveAttention
-from speedyfeed.models.news import NewsEncoder
 from speedyfeed.models.users import AttentiveUser, build_user_encoder, encode_prefixes, weigh_clicks
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.scoring import Users
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 class RecommenderModule(nn.Module):
@@ -35,9 +33,10 @@ class RecommenderModule(nn.Module):
         *,
         id_maps: IdMaps | None = None,
         tokenizer: "PreTrainedTokenizerFast | None" = None,
-        encoder: PreTrainedModel | None = None,
+        encoder: "PreTrainedModel | None" = None,
+        news: NewsModule | None = None,
     ) -> None:
-        """Load the pretrained encoder that `config` names, unless `encoder` is given.
+        """Load the pretrained encoder that `config` names, unless `encoder` or the whole `news` encoder is given.
 
         `id_maps` are the categories and users to learn embeddings of; encoders that start from words need the
         `tokenizer` of their store.
@@ -52,7 +51,9 @@ class RecommenderModule(nn.Module):
         if self.user_embeddings is not None:
             nn.init.zeros_(self.user_embeddings.weight)
         self.news: NewsModule
-        if config.uses_words:
+        if news is not None:
+            self.news = news
+        elif config.uses_words:
             assert tokenizer is not None, "an encoder that starts from words needs the tokenizer of its store"
             self.news = WordNewsEncoder(
                 config.news.encoder,
@@ -63,6 +64,8 @@ class RecommenderModule(nn.Module):
                 user_embeddings=self.user_embeddings,
             )
         else:
+            from speedyfeed.models.news import NewsEncoder  # imports transformers, which takes seconds
+
             self.news = NewsEncoder(config.news, encoder, tokenizer, num_categories=len(self.id_maps.categories))
         self.user = build_user_encoder(config.user, dim=self.news.dim, user_embeddings=self.user_embeddings)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from speedyfeed.errors import InputError
-from speedyfeed.models.plm import load_encoder
 from speedyfeed.tokenizers import load_tokenizer
 
 
@@ -46,6 +45,8 @@ def load_piece_vectors(encoder: str, words: Sequence[str], width: int, *, std: f
     mean, and scaled to the standard deviation `std`. Of vectors wider than `width`, the principal directions are
     taken.
     """
+    from speedyfeed.models.plm import load_encoder  # imports transformers, which takes seconds
+
     embedding = load_encoder(encoder).get_input_embeddings()
     assert isinstance(embedding, torch.nn.Embedding)
     table_PH = embedding.weight.float()

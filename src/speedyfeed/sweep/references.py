@@ -23,9 +23,10 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import RECALL_AT, evaluate
 from speedyfeed.evaluation.metrics import RANKING, Pool, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
+from speedyfeed.finished_run import days_of
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings, ExactIndex
-from speedyfeed.run_evaluation import SEED, days_of, default_pool
+from speedyfeed.run_evaluation import SEED, default_pool
 from speedyfeed.scoring import Users
 
 NEWSROOM = "newsroom.json"

@@ -22,15 +22,9 @@ from numpy.typing import NDArray
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
 from speedyfeed.files import new_file, write_json
+from speedyfeed.finished_run import USER, number_users, open_data, open_finished_run
 from speedyfeed.progress import progress_bars
-from speedyfeed.run_evaluation import (
-    USER,
-    evaluate_run,
-    number_users,
-    open_data,
-    open_finished_run,
-    write_per_impression,
-)
+from speedyfeed.run_evaluation import evaluate_run, write_per_impression
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.loop import Watch, train
 from speedyfeed.training.metrics import METRICS, SavedModel, load_rates, load_saved
@@ -107,8 +101,8 @@ def run_trial(variant: Variant, seed: int, store: Store, out: Path, watch: Watch
     run = _open_run(path, _seeded(variant.config, seed), store)
     if not (path / TRIAL).exists():
         _train_and_evaluate(run, store, watch)
-        for spent in (run.checkpoints, run.best):  # an evaluated run is never resumed
-            shutil.rmtree(spent, ignore_errors=True)
+    for spent in (run.checkpoints, run.best):  # an evaluated run is never resumed
+        shutil.rmtree(spent, ignore_errors=True)
     found = json.loads((path / TRIAL).read_text("utf-8"))
     return Trial(**found | {"curve": [ValidationPoint(**point) for point in found["curve"]]})
 
