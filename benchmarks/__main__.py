@@ -1,5 +1,6 @@
 """`python -m benchmarks NAME`: measure one claim on this machine, or all of them."""
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif name not in BENCHMARKS:
         fail(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
     else:
+        logging.getLogger("benchmarks").setLevel(logging.INFO)  # how far long ones are
         module = load_benchmark(name)
         command = module if name == "all" else as_command(module, name)
         run_command(command, f"python -m benchmarks {name}", rest)

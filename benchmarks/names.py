@@ -27,6 +27,7 @@ BENCHMARKS = {
     "quality": Benchmark("quality.quality", "the main table: baselines and Speed-Mini, over seeds"),
     "cache": Benchmark("quality.cache", "AUC, time, hit rate and drift for several values of gamma"),
     "ablation": Benchmark("quality.ablation", "AUC without bus, without cache and without refinement"),
+    "id-models": Benchmark("quality.id_models", "models of item ids, which read no text, on a shop's log"),
     "ranks": Benchmark("speed.ranks", "cost of a step on 1, 2 and 4 ranks, and a model of many devices"),
     "kills": Benchmark("robustness.kills", "runs in which a rank is killed: cost, and whether anything is lost"),
     "faults": Benchmark("robustness.faults", "damaged files of stores and runs: refused in one line, or harmless"),

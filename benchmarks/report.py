@@ -8,7 +8,7 @@
 Each benchmark runs in a process of its own. Stopped or killed, the same command continues on the same day: what
 was measured is not measured again. A benchmark that fails is named in the report and does not stop the others.
 Without --store, a paper-shaped newsroom is made in runs/bench, and a small one for benchmarks that train and
-evaluate; all of them take half an hour on two cores.
+evaluate; all of them take half an hour on two cores. With --quick, every benchmark has its smallest settings.
 
 Example: python -m benchmarks all --store store/ --logs logs/
 """
@@ -40,6 +40,22 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "ablation": ("--minutes", "0.5", "--validations", "0"),
 }
 """Options that differ from the defaults of a benchmark, so that all of them take half an hour."""
+QUICK: Mapping[str, Sequence[str]] = {
+    "speedup": ("--rounds", "1"),
+    "step": ("--skip", "20", "--warmup", "1", "--steps", "2"),
+    "encoder": ("--num-news", "8", "--rounds", "1"),
+    "bus": ("--tokens", "960", "--rounds", "1"),
+    "prepare": ("--users", "200", "400", "800"),
+    "loader": ("--copies", "1", "2", "--rounds", "1"),
+    "recall": ("--sizes", "2000", "5000", "--queries", "100", "--alone", "20", "--rounds", "1"),
+    "serve": ("--news", "2000", "--rate", "20", "--seconds", "3"),
+    "quality": ("--runs", "nrms-fast", "speed-mini", "--seeds", "0", "--minutes", "0.1"),
+    "cache": ("--gammas", "0", "20", "--minutes", "0.1", "--validations", "0"),
+    "ablation": ("--minutes", "0.1", "--validations", "0"),
+}
+"""Options of --quick: the least that every benchmark can measure."""
+QUICK_NEWSROOM = SynthConfig(users=300, news=600)
+"""Newsroom of --quick, for all benchmarks that need a store."""
 APART = ("growth", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
 """Benchmarks that start several processes and take longer; not part of the report."""
 LAST_LINES = 12
@@ -60,6 +76,9 @@ class Arguments:
     """Folder for newsrooms, stores and runs that are made on the way."""
     only: tuple[str, ...] = ()
     """Names of the benchmarks to run; by default all of them."""
+    quick: bool = False
+    """Measure with the smallest settings on a tiny newsroom: shows in some minutes that every benchmark runs; its
+    figures are rough."""
     again: bool = False
     """Measure again what has been measured before."""
     json: bool = False
@@ -158,7 +177,8 @@ CLAIMS = (
 
 def run(arguments: Arguments) -> None:
     names = _choose(arguments.only)
-    out = arguments.out or RESULTS / results_name(today(), find_commit())
+    made = results_name(today(), find_commit()) + ("-quick" if arguments.quick else "")
+    out = arguments.out or RESULTS / made
     inputs = _inputs(arguments, names)
     measured: dict[str, Facts] = {}
     failures: dict[str, str] = {}
@@ -170,7 +190,8 @@ def run(arguments: Arguments) -> None:
         else:
             print(f"{name} ({number} of {len(names)}) ...", file=sys.stderr)
             options = [word for option, path in inputs[name].items() for word in (f"--{option}", str(path))]
-            failure = _measure(name, out, [*options, *OPTIONS.get(name, ())])
+            chosen = QUICK if arguments.quick else OPTIONS
+            failure = _measure(name, out, [*options, *chosen.get(name, ())])
             if failure is not None:
                 failures[name] = failure
                 continue
@@ -243,7 +264,7 @@ def _inputs(arguments: Arguments, names: Sequence[str]) -> dict[str, dict[str, P
                 known["logs"] = arguments.logs
         elif "store" in options:
             config = SynthConfig() if trains else paper_shaped(USERS)  # an evaluation encodes every article
-            made = make_newsroom(config, arguments.work)
+            made = make_newsroom(QUICK_NEWSROOM if arguments.quick else config, arguments.work)
             known |= {"store": made.store.path, "logs": made.logs}
         inputs[name] = {option: path for option, path in known.items() if option in options}
     return inputs

@@ -1,6 +1,6 @@
 """The loop from feed to training and back: serve, click by script, export, prepare, warm start, reload.
 
-Readers of travel stories open every sports story they are shown and pass over travel: the next model knows.
+Users who read travel click every sports story they are shown, and no travel: the next model knows.
 python examples/closed_loop.py runs/loop
 """
 
@@ -45,11 +45,11 @@ def post(path: str, **body: object) -> dict:
 travel = [one["news_id"] for one in store.load_titles().to_pylist() if one["category"] == "travel"]
 query = {"history": travel[-15:], "k": 20, "categories": ["travel", "sports"], "diversity": 0}
 before = post("recommend", **query)
-for reader in range(400):
-    history = [travel[(3 * reader + place) % (len(travel) - 15)] for place in range(3)]
+for user in range(400):
+    history = [travel[(3 * user + position) % (len(travel) - 15)] for position in range(3)]
     shown = post("recommend", **{**query, "history": history, "k": 10, "diversity": 0.9})["news"]
     actions = {one["news_id"]: "click" if one["category"] == "sports" else "skip" for one in shown}
-    post("feedback", user=f"reader-{reader}", history=history, actions=actions)
+    post("feedback", user=f"user-{user}", history=history, actions=actions)
 speedyfeed.prepare(folder / "feed" / post("feedback/export")["folder"], folder / "store-2", like=store.path)
 trained = replace(config, train=replace(config.train, epochs=8, validations=0))
 speedyfeed.train(folder / "store-2", folder / "new", trained, warm_start=folder / "old")

@@ -20,9 +20,10 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.launch import printed_by, some_store, start_ranks
+from speedyfeed.finished_run import open_data, open_finished_run
 from speedyfeed.markdown import table
-from speedyfeed.pretrained import WEIGHTS
-from speedyfeed.run_evaluation import evaluate_run, open_data, open_finished_run
+from speedyfeed.run_evaluation import evaluate_run
+from speedyfeed.saved_model import WEIGHTS
 from speedyfeed.training.checkpoint import newest_step
 
 CHECKPOINT_EVERY = 5

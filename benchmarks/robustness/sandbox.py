@@ -29,6 +29,8 @@ from speedyfeed.errors import InputError
 RIGHTS_OF_ROOT = 0b110
 """Capabilities CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: root's right to read and write any file."""
 CAPABILITIES_VERSION = 0x20080522
+PROCESS_CLOCK = 2
+"""Kind of clock that counts the processor time of a process; together with its id, the clock of that process."""
 IMPORTED = (
     "ibis.backends.duckdb",
     "pandas",
@@ -61,6 +63,7 @@ class Answer:
     out: str
     errors: str
     seconds: float
+    """Seconds of processor time."""
 
     @property
     def is_refusal(self) -> bool:
@@ -132,7 +135,10 @@ def import_all() -> None:
 
 
 def run_command(words: Sequence[object], *, kill_after: float | None = None) -> Answer:
-    """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds."""
+    """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds.
+
+    Seconds are of its processor time, so that a busy machine moves no moment.
+    """
     return run_forked(lambda: main([str(word) for word in words]), kill_after=kill_after)
 
 
@@ -174,19 +180,18 @@ def run_forked(
     work: Callable[[], None], *, obeys_permissions: bool = False, kill_after: float | None = None
 ) -> Answer:
     """Do some work in a forked process; with `obeys_permissions`, root too may not read what is forbidden."""
-    started = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if not pid:
             _work(work, out.fileno(), errors.fileno(), obeys_permissions=obeys_permissions)
-        code = _wait(pid, kill_after)
+        code, seconds = _wait(pid, kill_after)
         texts = []
         for file in (out, errors):
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace"))
-    return Answer(code=code, out=texts[0], errors=texts[1], seconds=time.monotonic() - started)
+    return Answer(code=code, out=texts[0], errors=texts[1], seconds=seconds)
 
 
 def copy_folder(source: Path, target: Path) -> None:
@@ -198,16 +203,18 @@ def copy_folder(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=copy)
 
 
-def _wait(pid: int, kill_after: float | None) -> int:
-    if kill_after is not None:
-        deadline = time.monotonic() + kill_after
-        while time.monotonic() < deadline:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def _wait(pid: int, kill_after: float | None) -> tuple[int, float]:
+    """Exit code of a process, and its processor time in seconds."""
+    while kill_after is not None:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        if time.clock_gettime((~pid << 3) | PROCESS_CLOCK) >= kill_after:
+            os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    _, status, usage = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
 def _work(work: Callable[[], None], out: int, errors: int, *, obeys_permissions: bool) -> NoReturn:

@@ -6,6 +6,7 @@ After a kill, what the command writes is whole or not there, and its input is as
 Example: python -m benchmarks sudden --rounds 100 --json
 """
 
+import logging
 import random
 import shutil
 import tempfile
@@ -21,6 +22,8 @@ from speedyfeed.checksums import sha256
 from speedyfeed.markdown import table
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
@@ -32,10 +35,10 @@ class Task:
     """The file or folder that is whole or not there."""
 
 
-def _train(world: World, out: Path) -> list[object]:
+def _train(world: World, out: Path, *options: object) -> list[object]:
     if (out / "run" / "run.json").exists():
         return ["train", world.store, out / "run", "--resume"]
-    return ["train", world.store, out / "run", *world.training, "--steps", "4"]
+    return ["train", world.store, out / "run", *world.training, "--steps", "4", *options]
 
 
 TASKS: Mapping[str, Task] = {
@@ -46,7 +49,21 @@ TASKS: Mapping[str, Task] = {
     "prepare": Task(
         words=lambda world, out: ["prepare", world.logs, out / "store"], result=lambda out: out / "store"
     ),
+    "prepare --like": Task(
+        words=lambda world, out: ["prepare", world.logs, out / "later", "--like", world.store],
+        result=lambda out: out / "later",
+    ),
     "train": Task(words=_train, result=lambda out: out / "run" / "model"),
+    "train --from": Task(
+        words=lambda world, out: _train(world, out, "--from", world.run), result=lambda out: out / "run" / "model"
+    ),
+    "sweep": Task(
+        words=lambda world, out: [
+            *("sweep", world.store, out / "sweep", "--runs", world.encoder, "--seeds", "0"),
+            *("--steps", "2", "--minutes", "None", "--validations", "1"),
+        ],
+        result=lambda out: next((out / "sweep").glob("*/model"), out / "sweep" / "model"),
+    ),
     "evaluate": Task(
         words=lambda world, out: ["evaluate", world.run, "--per-impression", out / "values.parquet"],
         result=lambda out: out / "values.parquet",
@@ -84,7 +101,7 @@ class Round:
 
     command: str
     after: float
-    """Seconds until the kill."""
+    """Seconds of the command's processor time until the kill."""
     was_killed: bool
     """Whether the command was still running then."""
     is_whole: bool
@@ -123,10 +140,13 @@ def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Roun
         assert answer.code == 0, answer.errors
         undisturbed[name] = (answer.seconds, contents(TASKS[name].result(out)))
     names = list(undisturbed)
-    return [
-        _round(world, _fresh(scratch), name, rng.uniform(0, undisturbed[name][0]), undisturbed[name][1])
-        for name in (names[number % len(names)] for number in range(config.rounds))
-    ]
+    rounds = []
+    for number in range(config.rounds):
+        name = names[number % len(names)]
+        seconds, expected = undisturbed[name]
+        rounds.append(_round(world, _fresh(scratch), name, rng.uniform(0, seconds), expected))
+        log.info("%d of %d: %s", number + 1, config.rounds, rounds[-1])
+    return rounds
 
 
 def _round(world: World, out: Path, name: str, after: float, expected: Mapping[str, str]) -> Round:
