@@ -22,13 +22,15 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
         train=replace(mini.train, precision="fp32"),
     )
     monkeypatch.setattr(demo, "SynthConfig", lambda: small)
-    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny}.get)
+    naml = recipe("naml")
+    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny, "naml": replace(naml, news=replace(naml.news, dim=16))}.get)
     words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
     main(words)
     said = capsys.readouterr().out
     for part in (
         "popularity",
         "untrained",
+        "NAML",
         "this model",
         "of the way",
         "cache hit rate",

@@ -21,6 +21,7 @@ from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.progress import progress_bars
 from speedyfeed.ranges import MANY, Ranges, check_ranges
 from speedyfeed.recipes import recipe
+from speedyfeed.sweep.variants import from_minilm
 from speedyfeed.synthetic import Newsroom, SynthConfig, synthesize
 from speedyfeed.training.config import RunConfig
 
@@ -31,10 +32,14 @@ if TYPE_CHECKING:
     from speedyfeed.training.run_folder import RunFolder
 
 CHANCE = 0.5
+BASELINE = "naml"
+"""Recipe that the trained model is compared with, in as many minutes."""
 VALIDATIONS = 1
 """Number of validations of each run: one, at its end."""
 MODEL_READS = ("title", "abstract")
 """Fields the demo trains on; bodies are there to be read on the page."""
+MIN_MINUTES = 0.01
+"""Shortest training of the baseline."""
 SHOWN = 5
 """Number of recommendations, and of clicks of a history, to print."""
 
@@ -73,7 +78,10 @@ def run(arguments: Arguments) -> None:
     untrained = _train(arguments.out / "untrained", _shortened(top, steps=0, validations=0), store)
     print(f"\nTraining speed-top in {path}")
     ours = _train(path, _shortened(top, steps=arguments.steps, validations=VALIDATIONS), store)
-    _print_quality(newsroom, untrained.evaluated, ours)
+    minutes = max(MIN_MINUTES, round(ours.outcome.progress.seconds / 60, 2))
+    print(f"\nTraining the baseline NAML for as long, {minutes} minutes")
+    baseline = _train(arguments.out / BASELINE, _baseline(minutes), store)
+    _print_quality(newsroom, untrained.evaluated, baseline.evaluated, ours)
     _print_speed(ours.config, ours.outcome, path, store)
     _print_user(ours.finished, store)
     print(f"\nAll metrics: {command('evaluate', path)}\nOpen it:     {command('serve', path)}")
@@ -87,6 +95,15 @@ class _Trained:
     outcome: "Outcome"
     finished: "FinishedRun"
     evaluated: "Report"
+
+
+def _baseline(minutes: float) -> RunConfig:
+    """Baseline at its best: its words start from the word pieces of MiniLM, and it is validated as often."""
+    run = from_minilm(recipe(BASELINE))
+    return dataclasses.replace(
+        run,
+        train=dataclasses.replace(run.train, epochs=MANY, minutes=minutes, validations=VALIDATIONS),
+    )
 
 
 def _shortened(run: RunConfig, *, steps: int, validations: int) -> RunConfig:
@@ -121,7 +138,7 @@ def _open_run(path: Path, config: RunConfig, store: Store) -> "RunFolder":
     return start_run(path, config, store)
 
 
-def _print_quality(newsroom: Newsroom, untrained: "Report", ours: _Trained) -> None:
+def _print_quality(newsroom: Newsroom, untrained: "Report", baseline: "Report", ours: _Trained) -> None:
     overall = ours.evaluated.overall
     found = overall.metrics["auc"]
     gap = (found.mean - newsroom.popularity_auc) / (newsroom.best_auc - newsroom.popularity_auc)
@@ -130,6 +147,7 @@ def _print_quality(newsroom: Newsroom, untrained: "Report", ours: _Trained) -> N
         "chance": (CHANCE, ""),
         "popularity": (newsroom.popularity_auc, ""),
         "untrained": (untrained.overall.metrics["auc"].mean, "MiniLM as it was downloaded"),
+        "NAML": (baseline.overall.metrics["auc"].mean, "words of MiniLM, trained in the same minutes"),
         "this model": (found.mean, f"95% {found.ci95[0]:.4f} to {found.ci95[1]:.4f}"),
         "best": (newsroom.best_auc, "with every user's true interests"),
     }
