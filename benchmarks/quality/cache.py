@@ -1,6 +1,7 @@
 """What the cache costs in quality and saves in time: one run with several gammas, for equal epochs or time.
 
-Gamma is the number of steps for which a cached embedding stays fresh; 0 is no cache. AUC is compared with that of
+Gamma is the number of steps for which a cached embedding stays fresh; 0 is no cache. Each gamma is trained with
+deferred gradients and without, when cache hits teach the language model nothing. AUC is compared with that of
 gamma 0, paired by impression. Drift is the cosine between a cached row and the same article encoded at that step.
 
 Example: python -m benchmarks cache --store store/ --epochs 1 --seeds 0
@@ -31,8 +32,10 @@ class CacheBenchmarkConfig(Limits):
 
     store: Path
     """Folder of the prepared log, with a dev split."""
-    gammas: tuple[int, ...] = (0, 10, 20, 30)
-    """Steps for which a cached embedding stays fresh, one variant each; 0 must be among them."""
+    gammas: tuple[int, ...] = (0, 10, 20, 30, 60)
+    """Steps for which a cached embedding stays fresh; 0 must be among them."""
+    without_gradients: bool = True
+    """Training of every gamma above 0 without deferred gradients as well; on by default."""
     seeds: tuple[int, ...] = (0,)
     """Seeds that every variant is trained with."""
     work: Path = WORK / "cache"
@@ -45,9 +48,11 @@ class CacheBenchmarkConfig(Limits):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheRow:
-    """One gamma, summarised over its seeds."""
+    """One gamma, with deferred gradients or without, summarised over its seeds."""
 
     gamma: int
+    gradients: bool
+    """Whether cache hits have deferred gradients."""
     metrics: dict[str, Spread]
     difference: Difference
     """AUC minus that of gamma 0."""
@@ -71,17 +76,22 @@ def measure(config: CacheBenchmarkConfig) -> CacheFigures:
     store = open_store(config.store)
     base = config.limit(recipe(config.recipe))
     base = replace(base, news=replace(base.news, encoder=config.encoder or base.news.encoder))
-    runs = {gamma: f"gamma-{gamma}" for gamma in config.gammas}
-    variants = [
-        Variant(name=name, config=replace(base, cache=replace(base.cache, gamma=gamma)))
-        for gamma, name in runs.items()
-    ]
+    caches = {
+        f"gamma-{gamma}" + ("" if gradients else "-no-gradients"): replace(
+            base.cache, gamma=gamma, gradients=gradients
+        )
+        for gradients in (True, False)[: 1 + config.without_gradients]
+        for gamma in config.gammas
+        if gamma or gradients
+    }
+    variants = [Variant(name=name, config=replace(base, cache=cache)) for name, cache in caches.items()]
     trials = run_trials(variants, config.seeds, store, config.work, watch_drift)
-    paths = {name: [trial_path(config.work, name, seed) for seed in config.seeds] for name in runs.values()}
+    paths = {name: [trial_path(config.work, name, seed) for seed in config.seeds] for name in caches}
     return CacheFigures(
         rows=[
             CacheRow(
-                gamma=gamma,
+                gamma=cache.max_age,
+                gradients=cache.gradients,
                 metrics={
                     metric: Spread.of([trial.metrics[metric] for trial in trials[name]]) for metric in METRICS
                 },
@@ -92,15 +102,16 @@ def measure(config: CacheBenchmarkConfig) -> CacheFigures:
                 drift=[load_drift(path) for path in paths[name]],
                 trials=trials[name],
             )
-            for gamma, name in runs.items()
+            for name, cache in caches.items()
         ]
     )
 
 
 def tables(figures: CacheFigures) -> str:
-    """A row per gamma."""
+    """A row per gamma, with deferred gradients and without."""
     header = [
         "gamma",
+        "gradients of hits",
         *METRICS,
         "AUC minus gamma 0",
         "minutes",
@@ -115,6 +126,7 @@ def tables(figures: CacheFigures) -> str:
         rows.append(
             [
                 str(row.gamma),
+                _gradients(row),
                 *(str(row.metrics[metric]) for metric in METRICS),
                 "" if row.gamma == 0 else str(row.difference),
                 f"{row.minutes.mean:.2f}",
@@ -130,18 +142,29 @@ def tables(figures: CacheFigures) -> str:
 def draw(figures: CacheFigures, folder: Path) -> list[Path]:
     """Draw AUC minus that of gamma 0 with its interval, and the clicks learned per second."""
     figure, (quality, speed) = new_figures(["AUC against no cache", "Clicks learned in a second"])
-    gammas = [str(row.gamma) for row in figures.rows]
-    means = np.array([row.difference.mean for row in figures.rows])
-    bounds = np.array([row.difference.ci95 for row in figures.rows])
-    quality.errorbar(gammas, means, np.abs(bounds.T - means), fmt="o", color=DARK, capsize=6)
+    gammas = [str(row.gamma) for row in figures.rows if row.gradients]
+    for name, colour, shift in (("deferred", DARK, 0.0), ("none", ACCENT, 0.15)):
+        rows = [row for row in figures.rows if _gradients(row) == name]
+        means = np.array([row.difference.mean for row in rows])
+        bounds = np.array([row.difference.ci95 for row in rows]).reshape(-1, 2)
+        places = [gammas.index(str(row.gamma)) + shift for row in rows]
+        quality.errorbar(places, means, np.abs(bounds.T - means), fmt="o", color=colour, capsize=6, label=name)
+    quality.legend(title="gradients of cache hits")
     quality.axhline(0, color="0.4", linewidth=1.5, linestyle="--")
     quality.set_ylabel("difference of AUC, 95% interval")
-    speeds = [row.clicks_per_second.mean or 0.0 for row in figures.rows]
+    quality.set_xticks(range(len(gammas)), gammas)
+    with_gradients = [row for row in figures.rows if row.gradients]
+    speeds = [row.clicks_per_second.mean or 0.0 for row in with_gradients]
     speed.bar(gammas, speeds, color=ACCENT, width=0.6)
-    for position, row in enumerate(figures.rows):
+    for position, row in enumerate(with_gradients):
         if row.hit_rate.mean:
             speed.annotate(f"{row.hit_rate.mean:.0%} hits", (position, speeds[position]), ha="center", va="bottom")
     speed.set_ylabel("clicks a second")
     for ax in (quality, speed):
         ax.set_xlabel("gamma: steps a cached embedding stays fresh")
     return [save(figure, folder / "cache.png")]
+
+
+def _gradients(row: CacheRow) -> str:
+    """When the language model gets the gradients of an article: at once, deferred, or none for cache hits."""
+    return "at once" if row.gamma == 0 else "deferred" if row.gradients else "none"

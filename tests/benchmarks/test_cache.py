@@ -56,8 +56,10 @@ def figures(config):
 
 
 def test_every_gamma_is_set_beside_none(figures, config):
-    none, some = json.loads(json.dumps(asdict(figures), allow_nan=False))["rows"]
-    assert (none["gamma"], some["gamma"]) == (0, 8)
+    none, some, as_in_the_paper = json.loads(json.dumps(asdict(figures), allow_nan=False))["rows"]
+    assert [row["gamma"] for row in (none, some, as_in_the_paper)] == [0, 8, 8]
+    assert [row["gradients"] for row in (none, some, as_in_the_paper)] == [True, True, False]
+    assert as_in_the_paper["metrics"] != some["metrics"]
     assert none["difference"] == {"mean": 0.0, "ci95": [0.0, 0.0]}
     assert some["difference"]["mean"] == pytest.approx(
         some["metrics"]["auc"]["mean"] - none["metrics"]["auc"]["mean"]
@@ -68,7 +70,8 @@ def test_every_gamma_is_set_beside_none(figures, config):
     assert 1 <= drift["steps"] <= 8
     assert some["trials"][0]["clicks"] == none["trials"][0]["clicks"]
     text = cache.tables(figures)
-    assert text.count("\n") == 3
+    assert text.count("\n") == 4
+    assert [line.split("|")[2].strip() for line in text.splitlines()[2:]] == ["at once", "deferred", "none"]
     assert all(path.read_bytes()[:8] == PNG for path in cache.draw(figures, config.work))
 
 
