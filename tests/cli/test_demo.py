@@ -23,7 +23,9 @@ def test_it_shows_quality_speed_and_one_user_and_continues(tmp_path, tiny_encode
     )
     monkeypatch.setattr(demo, "SynthConfig", lambda: small)
     naml = recipe("naml")
-    monkeypatch.setattr(demo, "recipe", {"speed-top": tiny, "naml": replace(naml, news=replace(naml.news, dim=16))}.get)
+    monkeypatch.setattr(
+        demo, "recipe", {"speed-top": tiny, "naml": replace(naml, news=replace(naml.news, dim=16))}.get
+    )
     words = ["demo", "--out", str(tmp_path / "demo"), "--steps", "2"]
     main(words)
     said = capsys.readouterr().out

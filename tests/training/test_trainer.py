@@ -556,3 +556,20 @@ def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many_b
     monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
     monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert weight("clicks", config) == 1
+
+
+def test_scores_are_sharper_where_clicks_are_compared_with_whole_batches_alone(store, config, monkeypatch):
+    config = replace(config, loss=LossConfig())
+
+    def temperature(run):
+        return run.loss_on(store.train).temperature
+
+    asked = replace(config, loss=LossConfig(temperature=0.3))
+    assert store.train.has_negatives
+    assert temperature(config) == 0.15
+    assert temperature(asked) == 0.3
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
+    monkeypatch.setattr(type(store.train), "has_negatives", False)
+    assert temperature(config) == 0.08
+    assert temperature(asked) == 0.3
+    assert temperature(conventional(config)) == 0.15  # a few negatives, whatever the log

@@ -15,6 +15,11 @@ MAX_IN_BATCH = 0.5
 """Largest default weight of the in-batch loss in a log with impressions: above it, articles that are read together
 count for more than what users chose from a list, and AUC falls."""
 
+TEMPERATURE = 0.15
+"""Default temperature where clicks are compared with what was shown beside them, a few articles."""
+IN_BATCH_TEMPERATURE = 0.08
+"""Default temperature of the in-batch loss alone, where a click is compared with thousands of articles."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
@@ -103,8 +108,9 @@ class LossConfig:
     popularity_correction: float = 0.0
     """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, leaves it
     to the bias of each article; 1 corrects fully."""
-    temperature: float = 0.15
-    """Temperature that inner products of users and articles are divided by."""
+    temperature: float | None = None
+    """Temperature that inner products of users and articles are divided by. By default 0.15, and 0.08 in a log
+    without impressions, where a click is compared with all articles of the batch."""
     learn_temperature: bool = False
     """Train the temperature, starting from the given value; off by default."""
     article_bias: bool = True
@@ -160,11 +166,13 @@ class RunConfig:
         return replace(self, batch=self.batch.for_log(growth), cache=self.cache.for_log(growth))
 
     def loss_on(self, train: Timelines) -> LossConfig:
-        """Losses on a log: the in-batch loss weighs as much as clicks without negatives are many, at most half."""
+        """Losses on a log, where defaults depend on its impressions: weight of the in-batch loss, temperature."""
         loss = self.loss if train.has_negatives else replace(self.loss, fallback_negatives_weight=1.0)
         if loss.in_batch is None:
             share = train.share_without_negatives if self.batch.shares else 0.0
             loss = replace(loss, in_batch=min(share, MAX_IN_BATCH) if train.has_negatives else share)
+        if loss.temperature is None:
+            loss = replace(loss, temperature=IN_BATCH_TEMPERATURE if loss.in_batch == 1 else TEMPERATURE)
         return loss
 
     @property

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from speedyfeed.encoding.central import dispatch
 from speedyfeed.scoring import Users
-from speedyfeed.training.config import LossConfig
+from speedyfeed.training.config import TEMPERATURE, LossConfig
 
 BIAS_SCALE = 50.0
 """Logits per unit of an article's bias: learning rates of embeddings are far too small for logits."""
@@ -46,7 +46,7 @@ class ClickLoss(nn.Module):
         self.config = config
         self.fallback_negatives_weight = fallback_negatives_weight
         self.in_batch = config.in_batch or 0.0
-        scale = torch.tensor(-math.log(config.temperature))
+        scale = torch.tensor(-math.log(config.temperature or TEMPERATURE))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
         self.bias_V = nn.Parameter(torch.zeros(num_news + 1)) if config.article_bias else None
 
