@@ -1,5 +1,6 @@
 """Shared by all tests: a log small enough to check by eye, and the engines it can be prepared on."""
 
+import gc
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()  # until all is collected: nothing that is imported is garbage
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
 os.environ["PYSPARK_SUBMIT_ARGS"] = (  # a few rows do not earn what it costs to compile queries well
     "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
@@ -83,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(part in item.nodeid for part in SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported out of garbage collections, which otherwise pass over all of it again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def write_mind_split(folder: Path, news: Mapping[str, tuple[str, str, str]], rows: list[tuple[str, ...]]) -> None:
