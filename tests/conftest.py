@@ -93,6 +93,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the end of the process free what is imported: some libraries report what they find left."""
+    gc.unfreeze()
+
+
 def write_mind_split(folder: Path, news: Mapping[str, tuple[str, str, str]], rows: list[tuple[str, ...]]) -> None:
     folder.mkdir(parents=True)
     lines = [
