@@ -29,10 +29,10 @@ def some_store(path: Path | None) -> Iterator[Path]:
         yield prepare(Path(scratch) / "logs", Path(scratch) / "store", PrepareConfig()).store.path
 
 
-def start_ranks(world: int, module: str, *words: object, restarts: int = 0) -> subprocess.Popen[str]:
+def start_ranks(world: int, module: str, *arguments: object, restarts: int = 0) -> subprocess.Popen[str]:
     """Run a module under torchrun on `world` ranks with one thread each; it is restarted if a rank fails."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    command += ["--max-restarts", str(restarts), "-m", module, *map(str, words)]
+    command += ["--max-restarts", str(restarts), "-m", module, *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 

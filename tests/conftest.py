@@ -1,5 +1,6 @@
 """Shared by all tests: a log small enough to check by eye, and the engines it can be prepared on."""
 
+import gc
 import os
 import shutil
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()  # until all is collected: nothing that is imported is garbage
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may download anything
 os.environ["PYSPARK_SUBMIT_ARGS"] = (  # a few rows do not earn what it costs to compile queries well
     "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
@@ -49,7 +51,7 @@ SLOW = (
     "benchmarks/",
     "encoding/test_inputs",
     "cli/test_demo",
-    "cli/test_export.py::test_ids_and_vectors",
+    "cli/test_export",
     "cli/test_rank",
     "models/test_bus.py::test_a_compiled",
     "preparation/test_long_texts.py::test_a_text_that_fits",
@@ -69,6 +71,7 @@ SLOW = (
     "test_run_evaluation",
     "training/distributed/",
     "training/test_deferred_gradients",
+    "training/test_trackers.py::test_what_a_tracker_wrote_is_read_back[wandb",
     "training/test_trainer",
     "training/test_trouble",
     "training/test_validation_sample",
@@ -83,6 +86,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(part in item.nodeid for part in SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported out of garbage collections, which otherwise pass over all of it again and again."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the end of the process free what is imported: some libraries report what they find left."""
+    gc.unfreeze()
 
 
 def write_mind_split(folder: Path, news: Mapping[str, tuple[str, str, str]], rows: list[tuple[str, ...]]) -> None:

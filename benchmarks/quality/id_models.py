@@ -30,7 +30,7 @@ from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.data.store import Impressions, Store, open_store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import MANY_CLICKS, Report, evaluate
+from speedyfeed.evaluation.evaluate import MANY_CLICKS, Report, SplitFacts, evaluate
 from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.markdown import table
 from speedyfeed.models.baselines import Text, register_word_encoder
@@ -238,8 +238,7 @@ def _evaluate(store: Store, shown: Impressions, news_VD: Matrix, encode_users: E
         news_VD,
         encode_users,
         np.random.default_rng(SEED),
-        train_clicks=store.train.count_clicks(store.num_news),
-        searches_all=True,
+        facts=SplitFacts(train_clicks=store.train.count_clicks(store.num_news), searches_all=True),
         build_index=ExactIndex.build,
         resamples=1,  # intervals are not used
     )

@@ -1,9 +1,9 @@
-"""The main table: baselines and Speed-Mini, each trained with the same seeds for the same time.
+"""The main table: baselines and speed-mini, each trained with the same seeds for the same time.
 
-The variants are NPA, NAML, LSTUR and NRMS, each conventional and fast, and Speed-Mini, -Half and -Last; also the
-controls, Speed-Mini with its language model frozen and MiniLM untrained. The best validated model of each run is
-evaluated on all impressions of dev. Rankings that read no text are shown beside them, and the best possible AUC of
-a synthetic newsroom. Stopped or killed, the same command continues.
+The variants are NPA, NAML, LSTUR and NRMS, each conventional and fast, and speed-mini, speed-half and speed-last;
+also the controls, speed-mini with its language model frozen and MiniLM untrained. The best validated model of each
+run is evaluated on all impressions of dev. Rankings that read no text are shown beside them, and the best possible
+AUC of a synthetic newsroom. Stopped or killed, the same command continues.
 
 Example: python -m benchmarks quality --store store/ --runs nrms speed-mini --seeds 0 1 2 --minutes 1
 """

@@ -88,14 +88,14 @@ class Place:
 class Command:
     """A command, what it may suffer from, and what it answers."""
 
-    words: Callable[[Place], list[object]]
+    arguments: Callable[[Place], list[object]]
     suffers: tuple[str, ...]
     """Folders whose damage it must notice: store, run."""
     answer: Callable[[Place, Answer], object] = lambda place, answer: answer.out
     """What is compared with the undamaged answer; by default what it prints."""
     before: Callable[[Place], None] = lambda place: None
     run: Callable[[list[str]], None] = main
-    """Runs the words of the command."""
+    """Runs the command with its arguments."""
 
 
 def _weights(folder: Path) -> str:
@@ -108,41 +108,41 @@ def _ranking(place: Place, answer: Answer) -> object:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "check store": Command(words=lambda at: ["check", at.store], suffers=("store",)),
-    "check run": Command(words=lambda at: ["check", at.run], suffers=("run",)),
-    "prepare": Command(words=lambda at: ["prepare", at.world.logs, at.store], suffers=("store",)),
+    "check store": Command(arguments=lambda at: ["check", at.store], suffers=("store",)),
+    "check run": Command(arguments=lambda at: ["check", at.run], suffers=("run",)),
+    "prepare": Command(arguments=lambda at: ["prepare", at.world.logs, at.store], suffers=("store",)),
     "prepare --like": Command(
-        words=lambda at: ["prepare", at.world.logs, at.out / "later", "--like", at.store],
+        arguments=lambda at: ["prepare", at.world.logs, at.out / "later", "--like", at.store],
         suffers=("store",),
         answer=lambda at, _: sha256(at.out / "later" / "manifest.json"),  # it names the checksums of all files
     ),
-    "recommend": Command(words=lambda at: ["recommend", at.run, "--json"], suffers=("run",)),
-    "evaluate": Command(words=lambda at: ["evaluate", at.run, at.store, "--json"], suffers=("store", "run")),
-    "compare": Command(words=lambda at: ["compare", at.world.run, at.run, at.store], suffers=("store", "run")),
+    "recommend": Command(arguments=lambda at: ["recommend", at.run, "--json"], suffers=("run",)),
+    "evaluate": Command(arguments=lambda at: ["evaluate", at.run, at.store, "--json"], suffers=("store", "run")),
+    "compare": Command(arguments=lambda at: ["compare", at.world.run, at.run, at.store], suffers=("store", "run")),
     "rank": Command(
-        words=lambda at: ["rank", at.run, at.store, at.out / "ranking.zip"],
+        arguments=lambda at: ["rank", at.run, at.store, at.out / "ranking.zip"],
         suffers=("store", "run"),
         answer=_ranking,
     ),
     "export": Command(
-        words=lambda at: ["export", at.run, at.out / "vectors", "--embeddings"],
+        arguments=lambda at: ["export", at.run, at.out / "vectors", "--embeddings"],
         suffers=("run",),
         answer=lambda at, _: sha256(at.out / "vectors" / "embeddings.npy"),
     ),
     "serve": Command(
-        words=lambda at: ["serve", at.run, "--data", at.out / "feed", "--precision", "fp32"],
+        arguments=lambda at: ["serve", at.run, "--data", at.out / "feed", "--precision", "fp32"],
         suffers=("run",),
         run=ask_service,
     ),
     "profile": Command(
-        words=lambda at: [
+        arguments=lambda at: [
             *("profile", at.store, "--encoder", at.world.encoder, "--skip", "0", "--warmup", "0", "--steps", "1"),
         ],
         suffers=("store",),
         answer=lambda at, _: None,  # times, which always differ
     ),
     "sweep": Command(
-        words=lambda at: [
+        arguments=lambda at: [
             *("sweep", at.store, at.out / "sweep", "--runs", at.world.encoder, "--seeds", "0"),
             *("--steps", "1", "--minutes", "None", "--validations", "1"),
         ],
@@ -150,19 +150,19 @@ COMMANDS: Mapping[str, Command] = {
         answer=lambda at, _: [sha256(file) for file in (at.out / "sweep").glob("*/model/model.safetensors")],
     ),
     "train": Command(
-        words=lambda at: ["train", at.store, at.out / "new", *at.world.training, "--steps", "1"],
+        arguments=lambda at: ["train", at.store, at.out / "new", *at.world.training, "--steps", "1"],
         suffers=("store",),
         answer=lambda at, _: _weights(at.out / "new"),
     ),
     "train --from": Command(
-        words=lambda at: [
+        arguments=lambda at: [
             *("train", at.store, at.out / "new", *at.world.training, "--steps", "0", "--from", at.run),
         ],
         suffers=("store", "run"),
         answer=lambda at, _: _weights(at.out / "new"),
     ),
     "train --resume": Command(
-        words=lambda at: ["train", at.store, at.run, "--resume"],
+        arguments=lambda at: ["train", at.store, at.run, "--resume"],
         suffers=("store", "run"),
         answer=lambda at, _: _weights(at.run),
         before=lambda at: shutil.rmtree(at.run / "model"),
@@ -287,7 +287,7 @@ def _ask(command: Command, place: Place, *, is_large: bool = False, obeys_permis
     def work() -> None:
         if is_large:
             stores.VERIFIED_BYTES = 0
-        command.run([str(word) for word in command.words(place)])
+        command.run([str(part) for part in command.arguments(place)])
 
     return run_forked(work, obeys_permissions=obeys_permissions)
 

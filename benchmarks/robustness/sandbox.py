@@ -118,13 +118,13 @@ def make_world(folder: Path) -> World:
     folder.mkdir(parents=True, exist_ok=True)
     _require(run_forked(lambda: _make_encoder(world.encoder)))
     size = ("--users", "60", "--news", "80", "--days", "4")
-    for words in (
+    for arguments in (
         ("synth", world.logs, *size),
         ("prepare", world.logs, world.store),
         ("train", world.store, world.run, *world.training, "--steps", "4", "--lr", "0.01"),
         ("evaluate", world.run),
     ):
-        _require(run_command(words))
+        _require(run_command(arguments))
     return world
 
 
@@ -134,21 +134,21 @@ def import_all() -> None:
         importlib.import_module(name)
 
 
-def run_command(words: Sequence[object], *, kill_after: float | None = None) -> Answer:
+def run_command(arguments: Sequence[object], *, kill_after: float | None = None) -> Answer:
     """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds.
 
     Seconds are of its processor time, so that a busy machine moves no moment.
     """
-    return run_forked(lambda: main([str(word) for word in words]), kill_after=kill_after)
+    return run_forked(lambda: main([str(part) for part in arguments]), kill_after=kill_after)
 
 
-def ask_service(words: list[str]) -> None:
+def ask_service(arguments: list[str]) -> None:
     """Run a `serve` command on a free port, print what it recommends, and stop it."""
     port = free_port()
     asking = threading.Thread(target=_ask_and_stop, args=(f"http://127.0.0.1:{port}",), daemon=True)
     asking.start()
     try:
-        main([*words, "--port", str(port)])
+        main([*arguments, "--port", str(port)])
     except SystemExit as stop:
         if stop.code != 128 + signal.SIGINT:  # stopped, as it was asked to
             raise

@@ -88,8 +88,8 @@ def measure(config: SchemaConfig) -> SchemaFigures:
 def serving(run: Path, data: Path) -> Iterator[str]:
     """Address of a `speedyfeed serve` that runs as long as the block."""
     port = free_port()
-    words = ("serve", run, "--port", port, "--data", data, "--precision", "fp32")
-    command = [sys.executable, "-m", "speedyfeed", *map(str, words)]
+    arguments = ("serve", run, "--port", port, "--data", data, "--precision", "fp32")
+    command = [sys.executable, "-m", "speedyfeed", *map(str, arguments)]
     with subprocess.Popen(command, env={**os.environ, TOKEN_VARIABLE: TOKEN}) as server:
         try:
             address = f"http://127.0.0.1:{port}"

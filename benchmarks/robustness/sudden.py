@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Task:
     """A command that writes something."""
 
-    words: Callable[[World, Path], list[object]]
+    arguments: Callable[[World, Path], list[object]]
     """The command, and --resume where it goes on."""
     result: Callable[[Path], Path]
     """The file or folder that is whole or not there."""
@@ -43,37 +43,38 @@ def _train(world: World, out: Path, *options: object) -> list[object]:
 
 TASKS: Mapping[str, Task] = {
     "synth": Task(
-        words=lambda world, out: ["synth", out / "logs", "--users", "60", "--news", "80", "--days", "4"],
+        arguments=lambda world, out: ["synth", out / "logs", "--users", "60", "--news", "80", "--days", "4"],
         result=lambda out: out / "logs",
     ),
     "prepare": Task(
-        words=lambda world, out: ["prepare", world.logs, out / "store"], result=lambda out: out / "store"
+        arguments=lambda world, out: ["prepare", world.logs, out / "store"], result=lambda out: out / "store"
     ),
     "prepare --like": Task(
-        words=lambda world, out: ["prepare", world.logs, out / "later", "--like", world.store],
+        arguments=lambda world, out: ["prepare", world.logs, out / "later", "--like", world.store],
         result=lambda out: out / "later",
     ),
-    "train": Task(words=_train, result=lambda out: out / "run" / "model"),
+    "train": Task(arguments=_train, result=lambda out: out / "run" / "model"),
     "train --from": Task(
-        words=lambda world, out: _train(world, out, "--from", world.run), result=lambda out: out / "run" / "model"
+        arguments=lambda world, out: _train(world, out, "--from", world.run),
+        result=lambda out: out / "run" / "model",
     ),
     "sweep": Task(
-        words=lambda world, out: [
+        arguments=lambda world, out: [
             *("sweep", world.store, out / "sweep", "--runs", world.encoder, "--seeds", "0"),
             *("--steps", "2", "--minutes", "None", "--validations", "1"),
         ],
         result=lambda out: next((out / "sweep").glob("*/model"), out / "sweep" / "model"),
     ),
     "evaluate": Task(
-        words=lambda world, out: ["evaluate", world.run, "--per-impression", out / "values.parquet"],
+        arguments=lambda world, out: ["evaluate", world.run, "--per-impression", out / "values.parquet"],
         result=lambda out: out / "values.parquet",
     ),
     "rank": Task(
-        words=lambda world, out: ["rank", world.run, world.store, out / "ranking.zip"],
+        arguments=lambda world, out: ["rank", world.run, world.store, out / "ranking.zip"],
         result=lambda out: out / "ranking.zip",
     ),
     "export": Task(
-        words=lambda world, out: ["export", world.run, out / "vectors", "--embeddings"],
+        arguments=lambda world, out: ["export", world.run, out / "vectors", "--embeddings"],
         result=lambda out: out / "vectors",
     ),
 }
@@ -136,7 +137,7 @@ def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Roun
     undisturbed = {}
     for name in list(TASKS)[: config.rounds]:
         out = _fresh(scratch)
-        answer = run_command(TASKS[name].words(world, out))
+        answer = run_command(TASKS[name].arguments(world, out))
         assert answer.code == 0, answer.errors
         undisturbed[name] = (answer.seconds, contents(TASKS[name].result(out)))
     names = list(undisturbed)
@@ -151,12 +152,12 @@ def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Roun
 
 def _round(world: World, out: Path, name: str, after: float, expected: Mapping[str, str]) -> Round:
     task = TASKS[name]
-    killed = run_command(task.words(world, out), kill_after=after)
+    killed = run_command(task.arguments(world, out), kill_after=after)
     left = contents(task.result(out))
     again = killed
     if killed.code:
         done = left == expected and name in ("synth", "export")  # these refuse a folder that is there
-        again = killed if done else run_command(task.words(world, out))
+        again = killed if done else run_command(task.arguments(world, out))
     return Round(
         command=name,
         after=after,

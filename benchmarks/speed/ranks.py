@@ -53,9 +53,9 @@ def measure(config: RanksConfig) -> RanksFigures:
     """Launch every number of ranks in turn, then compute the model."""
     worlds = []
     with some_store(config.store) as store:
-        words = ("--store", store, "--steps", config.steps, "--recipe", config.recipe)
+        arguments = ("--store", store, "--steps", config.steps, "--recipe", config.recipe)
         for world in (1, *config.worlds):
-            launched = start_ranks(world, rank.__name__, *words, "--token-budget", config.token_budget)
+            launched = start_ranks(world, rank.__name__, *arguments, "--token-budget", config.token_budget)
             worlds.append(WorldFigures(**json.loads(printed_by(launched))))
     costs = device_costs(worlds[0], worlds[1], config)
     return RanksFigures(worlds=worlds, costs=costs, scaled=[scale(costs, devices) for devices in config.devices])

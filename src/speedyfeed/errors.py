@@ -25,6 +25,6 @@ def list_words(words: Sequence[str], conjunction: str) -> str:
     return f" {conjunction} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
-def command(*words: object) -> str:
+def command(*arguments: object) -> str:
     """A `speedyfeed` command that can be copied into a shell: names with spaces are quoted."""
-    return shlex.join(["speedyfeed", *map(str, words)])
+    return shlex.join(["speedyfeed", *map(str, arguments)])

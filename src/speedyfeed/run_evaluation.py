@@ -24,7 +24,13 @@ from speedyfeed.encoding.ids import user_indices
 from speedyfeed.encoding.inputs import open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.evaluation.beyond import NewsFacts, measure_feeds
-from speedyfeed.evaluation.evaluate import Report, evaluate, evaluate_user_dependent, seen_in_training
+from speedyfeed.evaluation.evaluate import (
+    Report,
+    SplitFacts,
+    evaluate,
+    evaluate_user_dependent,
+    seen_in_training,
+)
 from speedyfeed.evaluation.metrics import Pool
 from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
@@ -62,24 +68,19 @@ def evaluate_run(
     default where they are part of the model, as after training on a log without impressions.
     """
     rng = np.random.default_rng(SEED)
-    seen, train_clicks = _seen(finished.path, data.store), _train_clicks(finished, data.store)
     pool = pool or default_pool(data.impressions)
-    pools = days_of(data.store, data.split) if pool == "day" else None
+    facts = SplitFacts(
+        clusters=data.number_users(),
+        seen=_seen(finished.path, data.store),
+        train_clicks=_train_clicks(finished, data.store),
+        pools=days_of(data.store, data.split) if pool == "day" else None,
+        searches_all=pool == "all",
+    )
     if finished.model.news.is_user_dependent:
         if popularity:
             raise InputError("--popularity: this model scores articles differently for every user; leave it out")
         encode_for_user = _encode_for_user(finished.model, data)
-        return evaluate_user_dependent(
-            data.impressions,
-            encode_for_user,
-            rng,
-            clusters=data.number_users(),
-            seen=seen,
-            train_clicks=train_clicks,
-            pools=pools,
-            searches_all=pool == "all",
-            report=report,
-        )
+        return evaluate_user_dependent(data.impressions, encode_for_user, rng, facts=facts, report=report)
     embedded = _embed(finished, data, report, needs_all=pool == "all")
     popularity = _adds_popularity(finished) if popularity is None else popularity
     if popularity:
@@ -94,11 +95,7 @@ def evaluate_run(
         embedded.news_VD,
         embedded.encode_users,
         rng,
-        clusters=data.number_users(),
-        seen=seen,
-        train_clicks=train_clicks,
-        pools=pools,
-        searches_all=pool == "all",
+        facts=facts,
         build_index=build_index,
         report=report,
     )

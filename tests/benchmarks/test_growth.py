@@ -19,8 +19,8 @@ def few_days(monkeypatch):
 
 
 def measure(capsys, name, **options):
-    words = [part for key, values in options.items() for part in (f"--{key}", *map(str, values))]
-    main([name, "--json", *words])
+    arguments = [part for key, values in options.items() for part in (f"--{key}", *map(str, values))]
+    main([name, "--json", *arguments])
     return json.loads(capsys.readouterr().out)
 
 

@@ -169,10 +169,10 @@ def test_runs_are_chosen_by_name_or_its_first_part():
 
 
 def test_the_command_prints_the_table(figures, config, tmp_path, capsys):
-    words = ["--store", config.store, "--logs", config.logs, "--work", config.work, "--out", tmp_path]
-    words += ["--runs", *config.runs, "--seeds", 0, 1, "--steps", 2]
-    words += ["--validations", 1, "--validation-impressions", 20]
-    main(["quality", *map(str, words)])
+    arguments = ["--store", config.store, "--logs", config.logs, "--work", config.work, "--out", tmp_path]
+    arguments += ["--runs", *config.runs, "--seeds", 0, 1, "--steps", 2]
+    arguments += ["--validations", 1, "--validation-impressions", 20]
+    main(["quality", *map(str, arguments)])
     text = capsys.readouterr().out
     for name in ("chance", "popularity", "best possible", "nrms-fast", "recall@200"):
         assert name in text

@@ -70,11 +70,11 @@ def test_unit_costs_are_measured_and_can_be_imagined(store, tmp_path):
 def test_ranks_are_launched_and_tabulated(store, monkeypatch):
     """Two by a real torchrun, which is forked while its ranks are not; one without."""
 
-    def start(world, module, *words):
+    def start(world, module, *arguments):
         if world > 1:
-            return launch.start_ranks(world, module, *words)
+            return launch.start_ranks(world, module, *arguments)
         environment = os.environ | {"TORCHELASTIC_RUN_ID": f"alone-{os.getpid()}"}
-        return forked.Popen([sys.executable, "-m", module, *words], env=environment, stdout=forked.PIPE)
+        return forked.Popen([sys.executable, "-m", module, *arguments], env=environment, stdout=forked.PIPE)
 
     monkeypatch.setattr(ranks, "start_ranks", start)
     monkeypatch.setattr(launch, "subprocess", forked)

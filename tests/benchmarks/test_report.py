@@ -15,11 +15,11 @@ from speedyfeed.errors import InputError
 from tests import forked
 
 
-def run_all(capsys, *words):
+def run_all(capsys, *arguments):
     """Exit code, standard output and standard error."""
     code = 0
     try:
-        main(["all", *map(str, words)])
+        main(["all", *map(str, arguments)])
     except SystemExit as stop:
         code = stop.code
     said = capsys.readouterr()
@@ -28,9 +28,9 @@ def run_all(capsys, *words):
 
 def test_a_report_names_what_failed_and_goes_on_from_there(store, tiny_encoder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "subprocess", forked)
-    words = ["--store", store.path, "--out", tmp_path, "--only", "data-efficiency", "step"]
+    arguments = ["--store", store.path, "--out", tmp_path, "--only", "data-efficiency", "step"]
     monkeypatch.setattr(report, "OPTIONS", {"step": ("--precision", "fp8", "--encoder", str(tiny_encoder))})
-    code, out, _ = run_all(capsys, *words)
+    code, out, _ = run_all(capsys, *arguments)
     assert code == 1
     assert "failed: step" in out
     text = (tmp_path / "report.md").read_text()
@@ -39,7 +39,7 @@ def test_a_report_names_what_failed_and_goes_on_from_there(store, tiny_encoder, 
 
     quick = ("--encoder", str(tiny_encoder), "--skip", "0", "--warmup", "0", "--steps", "1")
     monkeypatch.setattr(report, "OPTIONS", {"step": quick})
-    code, out, err = run_all(capsys, *words, "--json")
+    code, out, err = run_all(capsys, *arguments, "--json")
     assert code == 0
     assert "data-efficiency (2 of 2): measured before" in err
     assert list(json.loads(out)) == ["step", "data-efficiency"]
@@ -100,9 +100,9 @@ def test_quick_settings_are_options_of_their_benchmarks(tmp_path, monkeypatch):
     )
     report._inputs(report.Arguments(work=tmp_path, quick=True), report._choose(()))
     assert set(seen) == {report.QUICK_NEWSROOM}
-    for name, words in report.QUICK.items():
+    for name, arguments in report.QUICK.items():
         options = {field.name for field in fields(report.config_type(load_benchmark(name)))}
-        assert {word[2:].replace("-", "_") for word in words if word.startswith("--")} <= options, name
+        assert {part[2:].replace("-", "_") for part in arguments if part.startswith("--")} <= options, name
 
 
 def test_results_are_named_by_date_and_commit():

@@ -53,8 +53,8 @@ def test_a_stopwatch_changes_nothing_and_misses_no_moment(store, tiny_encoder, t
 
 def test_the_benchmark_gives_shares_of_a_whole(store, tiny_encoder, tmp_path, capsys):
     options = {"--store": store.path, "--encoder": tiny_encoder, "--skip": 2, "--warmup": 1, "--steps": 2}
-    words = [str(part) for option in options.items() for part in option]
-    main(["step", *words, "--out", str(tmp_path), "--json"])
+    arguments = [str(part) for option in options.items() for part in option]
+    main(["step", *arguments, "--out", str(tmp_path), "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert set(figures["shares"]) == set(PARTS)
     assert sum(figures["shares"].values()) == pytest.approx(1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from speedyfeed.evaluation.beyond import NewsFacts, measure_feeds
-from speedyfeed.evaluation.evaluate import evaluate
+from speedyfeed.evaluation.evaluate import SplitFacts, evaluate
 from speedyfeed.retrieval.index import ExactIndex
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.scoring import Users
@@ -34,8 +34,9 @@ def test_by_score_it_is_the_ranking_that_evaluate_measures(impressions, facts):
     encode = mean_of_clicks(facts.news_VD)
     pools = np.zeros(len(impressions.users), np.int64)
     found = measure_feeds(impressions, facts, encode, pools, PLAIN)
+    split = SplitFacts(pools=pools)
     known = evaluate(
-        impressions, facts.news_VD, encode, np.random.default_rng(0), pools=pools, build_index=ExactIndex.build
+        impressions, facts.news_VD, encode, np.random.default_rng(0), facts=split, build_index=ExactIndex.build
     )
     for name in ("auc", "mrr", "ndcg@5", "ndcg@10", "ctr@1", "ctr@10"):
         assert found[name] == pytest.approx(known.overall.metrics[name].mean, abs=0.02), name  # but for ties

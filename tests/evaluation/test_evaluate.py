@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from speedyfeed.data.store import Impressions, Timelines
-from speedyfeed.evaluation.evaluate import evaluate, seen_in_training
+from speedyfeed.evaluation.evaluate import SplitFacts, evaluate, seen_in_training
 from speedyfeed.evaluation.metrics import RANKING, measure_ranking
 from speedyfeed.evaluation.ranking import score_candidates
 from speedyfeed.ragged import Ragged, offsets_of
@@ -84,9 +84,9 @@ def test_seen_and_unseen_articles_are_ranked_among_their_own_kind():
     )
     seen = seen_in_training(train, 4)
     assert seen.tolist() == [False, True, False, True, False]
-    alone = evaluate(shown, news_VD, encoder(news_VD), rng(), seen=seen, resamples=10)
-    clicks = np.array([0, 5, 1, 9, 0])
-    report = evaluate(shown, news_VD, encoder(news_VD), rng(), seen=seen, train_clicks=clicks, resamples=10)
+    alone = evaluate(shown, news_VD, encoder(news_VD), rng(), facts=SplitFacts(seen=seen), resamples=10)
+    facts = SplitFacts(seen=seen, train_clicks=np.array([0, 5, 1, 9, 0]))
+    report = evaluate(shown, news_VD, encoder(news_VD), rng(), facts=facts, resamples=10)
     groups = report.groups
     assert report.overall == alone.overall, "more groups change no interval"
     assert groups["news_clicked_5_up"].metrics["auc"].mean == 1.0  # 1 above 3
@@ -152,8 +152,7 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool():
         news_VD,
         encoder(news_VD),
         rng(),
-        seen=seen,
-        train_clicks=np.array([0, *[7] * 11, *[2] * 9]),
+        facts=SplitFacts(seen=seen, train_clicks=np.array([0, *[7] * 11, *[2] * 9])),
         build_index=ExactIndex.build,
         resamples=10,
     )

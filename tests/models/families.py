@@ -87,7 +87,7 @@ def packed_pass(
 
 
 def stock_pass(model: PreTrainedModel, tokens: Tensor, lengths: list[int]) -> Pass:
-    """The same from the stock model, every segment a row padded to the longest."""
+    """Output and gradients of the stock model, every segment a row padded to the longest."""
     model.set_attn_implementation("sdpa")
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     padded = torch.full(mask.shape, model.config.pad_token_id or 0)

@@ -33,7 +33,7 @@ COMMON = [
 
 
 def any_characters(draw):
-    """Of many scripts, symbols and separators; none that Unicode has not assigned."""
+    """Texts of many scripts, symbols and separators; no code point that Unicode has not assigned."""
     while True:
         character = chr(draw.randrange(1, 0x3000))
         if unicodedata.category(character) not in ("Cn", "Cs"):

@@ -34,7 +34,7 @@ def shuffle_labels(behaviors):
 
 @pytest.fixture(scope="module")
 def shuffled(store, tmp_path_factory):
-    """The same log with other labels in all splits that runs are evaluated on."""
+    """The log with other labels in all splits that runs are evaluated on."""
     folder = tmp_path_factory.mktemp("shuffled")
     shutil.copytree(store.path.parent / "logs", folder / "logs")
     held_out = [path for path in (folder / "logs").glob("*/behaviors.tsv") if path.parent.name != "train"]

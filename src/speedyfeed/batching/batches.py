@@ -41,9 +41,9 @@ class BatchConfig:
     negatives: int = 4
     """Number of negatives per click: articles that were shown but not clicked."""
     token_budget: int | None = None
-    """Token budget of one step, summed over all ranks: tokens to encode, exceeded by the last user at most. By
-    default 8192, and up to 32768 in logs of more than a thousand live articles (docs/batching.md); the paper has
-    39800."""
+    """Token budget of one step, summed over all ranks: a batch is full once its users need this many tokens to be
+    encoded. By default 8192, and up to 32768 in logs of more than a thousand live articles (docs/batching.md); the
+    paper has 39800."""
     max_clicks_per_batch: int | None = None
     """Maximum number of click positions in a batch: its users times their longest history. By default 4096, and
     up to 16384 in large logs."""

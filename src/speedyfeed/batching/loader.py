@@ -37,6 +37,19 @@ class LoaderState:
     deferred_V: Stamps
     """Step of the oldest cache hit of each article whose gradient is deferred; -1 for the others."""
 
+    @classmethod
+    def initial(cls, num_news: int) -> "LoaderState":
+        """State before the first batch."""
+        return cls(position=Position(), stamps_V=new_stamps(num_news), deferred_V=new_stamps(num_news))
+
+    def require_log(self, num_news: int, num_instances: int) -> None:
+        """Refuse a log of another size than that of the state."""
+        if len(self.stamps_V) != num_news + 1 or self.position.cursor > num_instances:
+            raise InputError(
+                f"the saved state is of a log with {len(self.stamps_V) - 1} articles, this one has {num_news} "
+                f"articles and {num_instances} instances; resume with the store that the run began with"
+            )
+
     def arrays(self) -> dict[str, Array]:
         """Arrays by name, for a checkpoint."""
         position = self.position
@@ -91,14 +104,8 @@ class Loader:
             fallback_negatives=fallback_negatives,
             first_click=config.first_click,
         )
-        if state is None:
-            stamps_V, deferred_V = new_stamps(num_news), new_stamps(num_news)
-            state = LoaderState(position=Position(), stamps_V=stamps_V, deferred_V=deferred_V)
-        elif len(state.stamps_V) != len(lengths_V) or state.position.cursor > sampler.num_instances:
-            raise InputError(
-                f"the saved state is of a log with {len(state.stamps_V) - 1} articles, this one has {num_news} "
-                f"articles and {sampler.num_instances} instances; resume with the store that the run began with"
-            )
+        state = state or LoaderState.initial(num_news)
+        state.require_log(num_news, sampler.num_instances)
         self.num_instances = sampler.num_instances
         """Number of instances of an epoch."""
         self._position = state.position

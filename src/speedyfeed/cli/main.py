@@ -125,12 +125,12 @@ def _parse(module: Any, program: str, rest: Sequence[str]) -> Any:
 
     from speedyfeed.cli.help_texts import help_page, help_rules
 
-    def parse(words: Sequence[str]) -> Any:
+    def parse(arguments: Sequence[str]) -> Any:
         return tyro.cli(
             module.Arguments,
             prog=program,
-            args=words,
-            default=module.defaults(words) if hasattr(module, "defaults") else None,
+            args=arguments,
+            default=module.defaults(arguments) if hasattr(module, "defaults") else None,
             config=(tyro.conf.FlagCreatePairsOff,),
             registry=help_rules(),
         )

@@ -75,8 +75,8 @@ class Arguments:
 
 def defaults(rest: Sequence[str]) -> Arguments:
     """Default options: those of the recipe and the workflow on the command line."""
-    words = [part for word in rest for part in word.split("=", 1)]
-    typed = {word: after for word, after in pairwise(words) if word in ("--recipe", "--workflow")}
+    typed_parts = [part for argument in rest for part in argument.split("=", 1)]
+    typed = {option: value for option, value in pairwise(typed_parts) if option in ("--recipe", "--workflow")}
     name = typed.get("--recipe", "speed-mini")
     chosen = in_workflow(recipe(name), typed.get("--workflow"))
     parts = {part.name: getattr(chosen, part.name) for part in dataclasses.fields(RunConfig)}

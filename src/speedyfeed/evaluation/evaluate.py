@@ -93,45 +93,55 @@ class Report:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitFacts:
+    """What is known of a split beside its impressions: by what they are searched, grouped and resampled."""
+
+    clusters: NDArray[np.integer] | None = None
+    """Number of each impression's user: intervals are over users. By default rows of `impressions.histories`, of
+    which a user has several where histories grow within the split."""
+    seen: NDArray[np.bool_] | None = None
+    """Whether each article was seen in training (`seen_in_training`); without it, there are no groups `news_seen`
+    and `news_unseen`."""
+    train_clicks: NDArray[np.integer] | None = None
+    """Number of clicks on each article in training; without it, there are no groups `news_clicked_*`."""
+    pools: NDArray[np.integer] | None = None
+    """Pool of articles from which the user of each impression is served; by default all candidates of the split
+    are one pool."""
+    searches_all: bool = False
+    """Whether the pool is all articles."""
+
+    def pools_of(self, impressions: Impressions) -> NDArray[np.integer]:
+        """Pool of each impression."""
+        return np.zeros(len(impressions.users), np.int64) if self.pools is None else self.pools
+
+
+NO_FACTS = SplitFacts()
+"""One pool, intervals over histories, and no groups by article."""
+
+
 def evaluate(
     impressions: Impressions,
     news_VD: Embeddings,
     encode_users: EncodeUsers,
     rng: np.random.Generator,
     *,
-    clusters: NDArray[np.integer] | None = None,
-    seen: NDArray[np.bool_] | None = None,
-    train_clicks: NDArray[np.integer] | None = None,
-    pools: NDArray[np.integer] | None = None,
-    searches_all: bool = False,
+    facts: SplitFacts = NO_FACTS,
     build_index: BuildIndex = HnswIndex.build,
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
-    """Score all candidates, retrieve the clicked articles, and compute metrics; row 0 of `news_VD` is padding.
-
-    `clusters` is the number of each impression's user: intervals are over users, by default over rows of
-    `impressions.histories`, of which a user has several where histories grow within the split.
-    `seen` is whether each article was seen in training (`seen_in_training`), `train_clicks` how often it was
-    clicked there; without them those groups are left out. `pools` is the pool of articles from which each
-    impression's user is served; by default all candidates of the split are one pool. With `searches_all`, the pool
-    is all articles of `news_VD`.
-    """
-    if pools is None:
-        pools = np.zeros(len(impressions.users), np.int64)
+    """Score all candidates, retrieve the clicked articles, and compute metrics; row 0 of `news_VD` is padding."""
     scores, retrieved = score_and_retrieve(
-        impressions, news_VD, encode_users, build_index, pools, searches_all=searches_all, report=report
-    )
-    return summarise(
         impressions,
-        scores,
-        retrieved,
-        rng,
-        clusters=clusters,
-        seen=seen,
-        train_clicks=train_clicks,
-        resamples=resamples,
+        news_VD,
+        encode_users,
+        build_index,
+        facts.pools_of(impressions),
+        searches_all=facts.searches_all,
+        report=report,
     )
+    return summarise(impressions, scores, retrieved, rng, facts=facts, resamples=resamples)
 
 
 def evaluate_user_dependent(
@@ -139,30 +149,19 @@ def evaluate_user_dependent(
     encode_for_user: EncodeForUser,
     rng: np.random.Generator,
     *,
-    clusters: NDArray[np.integer] | None = None,
-    seen: NDArray[np.bool_] | None = None,
-    train_clicks: NDArray[np.integer] | None = None,
-    pools: NDArray[np.integer] | None = None,
-    searches_all: bool = False,
+    facts: SplitFacts = NO_FACTS,
     resamples: int = RESAMPLES,
     report: progress.Report = progress.silent,
 ) -> Report:
     """Evaluate a user-dependent model, as `evaluate` does for others; search is exact."""
-    if pools is None:
-        pools = np.zeros(len(impressions.users), np.int64)
     scores, retrieved = score_and_retrieve_user_dependent(
-        impressions, encode_for_user, pools, searches_all=searches_all, report=report
-    )
-    return summarise(
         impressions,
-        scores,
-        retrieved,
-        rng,
-        clusters=clusters,
-        seen=seen,
-        train_clicks=train_clicks,
-        resamples=resamples,
+        encode_for_user,
+        facts.pools_of(impressions),
+        searches_all=facts.searches_all,
+        report=report,
     )
+    return summarise(impressions, scores, retrieved, rng, facts=facts, resamples=resamples)
 
 
 def summarise(
@@ -171,17 +170,15 @@ def summarise(
     retrieved: Retrieved,
     rng: np.random.Generator,
     *,
-    clusters: NDArray[np.integer] | None,
-    seen: NDArray[np.bool_] | None,
-    train_clicks: NDArray[np.integer] | None = None,
+    facts: SplitFacts,
     resamples: int,
 ) -> Report:
     """Compute the report from scores and retrieved ranks."""
     are_targets = bool((scores.lengths == 1).all() and (impressions.labels == 1).all())
-    users = impressions.users if clusters is None else clusters
+    users = impressions.users if facts.clusters is None else facts.clusters
     everything = _measure(users, scores, retrieved.found, impressions.labels, are_targets=are_targets)
     groups = {name: _summarise(everything.select(rows), rng, resamples) for name, rows in _by_history(impressions)}
-    for name, is_kind in _kinds(seen, train_clicks).items():
+    for name, is_kind in _kinds(facts).items():
         # clicks in train came later: a generator of their own leaves all other intervals as they were
         own_rng = rng.spawn(1)[0] if name.startswith("news_clicked") else rng
         measured = _among(is_kind, users, impressions, scores, retrieved.found, are_targets=are_targets)
@@ -252,10 +249,9 @@ def _by_history(impressions: Impressions) -> Iterator[tuple[str, NDArray[np.bool
     yield f"history_over_{FEW_CLICKS}", num_clicks > FEW_CLICKS
 
 
-def _kinds(
-    seen: NDArray[np.bool_] | None, train_clicks: NDArray[np.integer] | None
-) -> dict[str, NDArray[np.bool_]]:
+def _kinds(facts: SplitFacts) -> dict[str, NDArray[np.bool_]]:
     """Whether each article is of a kind, by the name of the kind."""
+    seen, train_clicks = facts.seen, facts.train_clicks
     kinds = {} if seen is None else {"news_seen": seen, "news_unseen": ~seen}
     if train_clicks is not None:
         kinds |= {

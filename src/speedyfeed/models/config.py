@@ -23,11 +23,11 @@ class NewsEncoderConfig:
 
     encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME (half of its layers and width) or
-    last:NAME (only its last layer is trained); or an encoder that starts from words: nrms, naml, lstur or npa,
-    which ignore the options below but --news.dim, and have the words options."""
+    last:NAME (only its last layer is trained); or an encoder that starts from words: nrms, naml, lstur or npa.
+    These have the words options, and of the news options --news.dim alone."""
     dim: int = 256
-    """Width of a news embedding, its category included; 0 leaves out the projection: the encoder's own width for
-    the text, and 32 for the category."""
+    """Width of a news embedding, its category included. With 0 the text is not projected: the embedding has the
+    encoder's own width, and up to 32 dimensions more for the category."""
     normalize: bool = True
     """Scaling of news embeddings to unit norm; on by default."""
     bus: bool = True

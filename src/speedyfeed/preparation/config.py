@@ -86,7 +86,8 @@ class PrepareConfig(TextConfig):
     charset: str | None = None
     """Encoding of the text files of a log of interactions, such as latin-1; by default UTF-8."""
     dates: Literal["day-first", "month-first"] | None = None
-    """Order of dates such as 01/02/2026 in a log of interactions, where no date of the log tells it."""
+    """Order of day and month in the dates of a log of interactions, such as 01/02/2026; needed only where no date
+    of the log tells it."""
     events: str = ""
     """Events of a log of interactions that are clicks, such as view,purchase; by default all."""
     min_weight: float | None = None

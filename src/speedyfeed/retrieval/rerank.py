@@ -49,12 +49,13 @@ class RerankConfig:
     """Weight of popularity against the user's taste, from 0 to 1, for users with many clicks; new users get
     more."""
     freshness: float = 0.0
-    """Bonus of an article published just now, in standard deviations of relevance; it halves every day."""
+    """Bonus of an article published just now, in standard deviations of relevance; halved with each day of age."""
     halving_clicks: float = 2.0
-    """Number of clicks that halve the additional weight of popularity for new users; 0 gives them none."""
+    """Number of clicks after which the additional weight of popularity for new users is halved; 0 gives them
+    none."""
     interests: int = 3
-    """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them. A soft
-    maximum over the clicks (`sharpness`) has them all, and no groups."""
+    """Maximum number of interests that clicks are grouped into; articles are retrieved for each of them. Unused by
+    models that score by a soft maximum over the clicks (`train --user.sharpness`)."""
     duplicates: float = 0.97
     """Cosine similarity from which two articles are duplicates, as are those with the same headline. One of them
     is shown, and none if the user has read one; 1.01 shows all."""

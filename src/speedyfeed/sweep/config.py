@@ -15,11 +15,12 @@ class Limits:
     epochs: int = 1
     """Number of passes over all users after which a run ends."""
     steps: int | None = None
-    """Number of batches after which a run ends, if that comes first; by default unlimited."""
+    """Maximum number of batches that a run trains on; by default unlimited."""
     minutes: float | None = None
-    """Training time in minutes after which a run ends, validations not counted, if that comes first."""
+    """Maximum training time of a run in minutes, validations not counted; by default unlimited."""
     validations: int = 4
-    """Number of validations of a run after the initial one; the best model is evaluated, with 0 the last one."""
+    """Number of validations of a run after the initial one; the best validated model is evaluated. With 0, the
+    last model is evaluated."""
     validation_impressions: int = 400
     """Number of impressions of the validation split by which the best model of a run is chosen."""
     precision: str = "fp32"
@@ -59,6 +60,6 @@ class SweepConfig(Limits):
     """Raw logs that the store was prepared from, if they are of a synthetic newsroom: adds the best possible
     AUC."""
     minutes: float | None = 1.0
-    """Training time of every run in minutes, validations not counted."""
+    """Training time of every run in minutes, validations not counted; None sets no limit."""
     epochs: int = 100
-    """Number of passes over all users after which a run ends, if the minutes have not passed."""
+    """Maximum number of passes over all users; a run that reaches it ends before its minutes have passed."""

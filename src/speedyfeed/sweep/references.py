@@ -20,7 +20,7 @@ from speedyfeed.checksums import sha256
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import RECALL_AT, evaluate
+from speedyfeed.evaluation.evaluate import RECALL_AT, SplitFacts, evaluate
 from speedyfeed.evaluation.metrics import RANKING, Pool, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.finished_run import days_of
@@ -173,8 +173,7 @@ def _measure(
         news_VD,
         encode_users,
         np.random.default_rng(SEED),
-        pools=pools,
-        searches_all=searches_all,
+        facts=SplitFacts(pools=pools, searches_all=searches_all),
         build_index=ExactIndex.build,
         resamples=1,  # intervals are not used
     )

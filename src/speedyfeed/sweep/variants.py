@@ -18,7 +18,7 @@ def named_variants(names: Sequence[str]) -> dict[str, RunConfig]:
 
 
 def named_variant(name: str) -> RunConfig:
-    """A recipe (`nrms`), a changed recipe (`nrms-minilm-conventional`), or Speed-Mini with another encoder.
+    """A recipe (`nrms`), a changed recipe (`nrms-minilm-conventional`), or speed-mini with another encoder.
 
     `CHANGES` follow the name of the recipe. An encoder is a folder, a Hub name (`ORG/NAME`) or a prefixed name
     (`half:minilm`).
@@ -64,6 +64,6 @@ def is_encoder_name(name: str) -> bool:
 
 
 def with_encoder(name: str) -> RunConfig:
-    """Speed-Mini with another pretrained encoder."""
+    """The recipe speed-mini with another pretrained encoder."""
     like = recipe("speed-mini")
     return replace(like, news=replace(like.news, encoder=name))

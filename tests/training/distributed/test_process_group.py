@@ -23,9 +23,9 @@ from speedyfeed.training.workflow import check_workflow
 from tests.training.distributed.processes import run_ranks
 
 EPS = 1e-4
-"""Of AdamW, whose first update moves a weight by a whole learning rate however small its gradient is, unless it is
-below this. Ranks add up in another order than one process does: of a gradient of 1e-7 among some of 1e-2, rounding
-is a part that shows."""
+"""Epsilon of AdamW, whose first update moves a weight by a whole learning rate however small its gradient, unless
+it is below this. Ranks add up in another order than one process does: of a gradient of 1e-7 among some of 1e-2,
+rounding is a part that shows."""
 
 
 @pytest.fixture(scope="session")
