@@ -11,6 +11,7 @@ from speedyfeed.errors import InputError
 ROLES = (
     "user",
     "item",
+    "clicked",
     "time",
     "event",
     "weight",
@@ -20,7 +21,8 @@ ROLES = (
     "category",
     "subcategory",
 )
-"""Meanings a column can have; `--columns` maps some of them to names."""
+"""Meanings a column can have; `--columns` maps some of them to names. `clicked` is the item in the interactions,
+where its column has another name than in the items."""
 TABLES = ("items", "interactions")
 """Tables of a log of interactions; `--tables` maps them to files."""
 NO_TIME = "none"

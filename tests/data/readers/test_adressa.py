@@ -1,3 +1,4 @@
+import gzip
 import json
 from datetime import datetime
 
@@ -42,6 +43,15 @@ def test_the_last_day_is_dev(log):
     train, dev = adressa.open_splits(folder)
     assert (train.name, dev.name) == ("train", "dev")
     assert [file.name for file in dev.files] == ["20170101", "20170102", "20170103"]
+
+
+def test_days_may_be_compressed(log, impression_rows):
+    folder = log(FIRST, LAST)
+    expected = [impression_rows(split) for split in adressa.open_splits(folder)]
+    for day in list(folder.iterdir()):
+        (folder / f"{day.name}.gz").write_bytes(gzip.compress(day.read_bytes()))
+        day.unlink()
+    assert [impression_rows(split) for split in adressa.open_splits(folder)] == expected
 
 
 def test_an_event_with_a_news_id_is_one_click(log, impression_rows):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from speedyfeed.data.reader_options import ReaderOptions
-from speedyfeed.data.readers import clicks, headed, interactions
+from speedyfeed.data.readers import clicks, headed, interactions, parted
 from speedyfeed.errors import InputError
 
 ITEMS = "item_id,title,category\nN1,Snow,weather\nN2,Ice hockey,sport\nN3,Rain,weather\n"
@@ -252,7 +252,7 @@ def test_a_column_that_is_missing_or_ambiguous_names_the_remedy(log, items, tabl
         ("user", "found 'user', expected MEANING=COLUMN"),
         (
             "reader=uid",
-            "found 'reader=uid', expected MEANING=COLUMN, each once, with a meaning of user, item, time",
+            "found 'reader=uid', expected MEANING=COLUMN, each once, with a meaning of user, item, clicked, time",
         ),
         ("user=a,user=b", "found 'user=b'"),
         ("title=a,body=a", "found 'body=a'"),
@@ -333,8 +333,8 @@ FUTURE = "2199-01-31T09:00:00"
             ":3: found time '2026-01-31T12:00Z' in another format (ISO with a",
         ),
         (
-            ("Jan 31 2026",),
-            ":2: found time 'Jan 31 2026' of no known format, expected ISO as 2026-01-31T12:00:00, a date",
+            ("31 of January",),
+            ":2: found time '31 of January' of no known format, expected ISO as 2026-01-31T12:00:00, a date",
         ),
         (("31/01/2026", "32/01/2026"), ":3: found time '32/01/2026' that the calendar does not have"),
         (("31/01/2026", "31/01/2026 noon"), ":3: found time '31/01/2026 noon' of no known format"),
@@ -427,6 +427,17 @@ def test_a_line_longer_than_a_block_is_refused(log, monkeypatch):
         assert "items.csv:3: found a row of more than 100 bytes, expected a shorter one" in found
 
 
+def test_a_line_of_json_longer_than_a_record_can_be_is_refused(log, monkeypatch):
+    monkeypatch.setattr("speedyfeed.data.readers.text.MAX_LINE_BYTES", 1000)
+    rows = [
+        json.dumps({"id": f"N{number}", "title": "x" * size}) for number, size in ((1, 9), (2, 950), (3, 1000))
+    ]
+    files = {"names": ("items.jsonl", "interactions.csv")}
+    log("\n".join(rows[:2]), **files)[0].notes()  # 1,000 bytes in two lines are none too many
+    found = refused(log("\n".join(rows), **files))
+    assert "items.jsonl:3: found a line of more than 1,000 bytes, expected a shorter one" in found
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_a_long_line_is_read(log, news_rows, kind):
     text = "snow " * 100_000
@@ -476,7 +487,7 @@ def test_repeated_rows_are_counted_and_the_newest_text_is_used(log, news_rows, i
     ]
     assert len(impression_rows(train) + impression_rows(dev)) == 7
     assert train.notes()[3:] == (
-        "items.csv: 2 rows with the id of a later row, which is used",
+        "items.csv: 2 rows with the id of another row; of each id the last with a text is used",
         "interactions.csv: 7 rows with user, item and time of an earlier row, left out",
     )
 
@@ -565,17 +576,37 @@ def test_two_tables_of_one_kind_are_refused(log):
 
 def test_a_missing_table_is_refused(tmp_path):
     (tmp_path / "items.csv").write_text(ITEMS)
-    assert not interactions.recognises(tmp_path)
+    assert interactions.recognises(tmp_path)
     with pytest.raises(
         InputError, match=r"found no table of interactions among items.csv .item_id, title, category"
     ):
         interactions.open_splits(tmp_path)
 
 
+def test_a_later_row_without_a_text_does_not_replace_one_that_has_it(log, news_rows):
+    items = ITEMS + "N1,Snow again,\nN1,  ,\nN4,,\nN4,,sport\n"
+    train, _ = log(items)
+    assert [(row["news_id"], row["title"], row["category"]) for row in news_rows(train)] == [
+        ("N2", "Ice hockey", "sport"),
+        ("N3", "Rain", "weather"),
+        ("N1", "Snow again", ""),
+        ("N4", "", "sport"),
+    ]
+    assert "items.csv: 3 rows with the id of another row; of each id the last with a text is used" in train.notes()
+
+
+@pytest.mark.parametrize("missing", ["NA", "NULL", "None", "nan", "\\N"])
+def test_what_stands_for_no_id_is_none(log, missing):
+    table = TABLE + f"{missing},N1,2026-01-11T09:00:00\n"
+    assert "interactions.csv:9: found an empty user_id" in refused(log(table=table))
+    train, _ = log(table=table, skip_broken=True)
+    assert any("interactions.csv: 1 row left out as broken" in note for note in train.notes())
+
+
 def test_ids_of_many_batches_have_one_numbering(log, monkeypatch):
     monkeypatch.setattr(headed, "BLOCK_BYTES", 64)
     train, _ = log()
-    table = headed.HeadedTable(train.files[1])
+    table = parted.PartedTable((headed.HeadedTable(train.files[1]),), train.files[1].parent)
     assert sum(1 for _ in table.read(["user_id"])) > 2
     ids = clicks.load_ids(table, "user_id")
     assert [ids.distinct[code].as_py() for code in ids.codes] == [user for user, _, _ in CLICKS]

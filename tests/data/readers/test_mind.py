@@ -75,6 +75,18 @@ def test_a_validation_split_beside_dev_is_its_own_split(log):
     assert splits[1].files[0] == folder / "validation" / "news.tsv"
 
 
+def test_folders_as_the_dataset_ships_are_splits_where_no_others_are(log):
+    for name in ("MINDsmall_train", "MINDsmall_dev", "old_test_copy"):
+        folder = log(name)
+    assert [split.name for split in mind.open_splits(folder)] == ["train", "dev"]
+    assert mind.open_splits(folder)[0].files[0].parent.name == "MINDsmall_train"
+    log("MINDlarge_dev")
+    with pytest.raises(InputError, match="found MINDlarge_dev/ and MINDsmall_dev/, expected one dev split"):
+        mind.open_splits(folder)
+    log("train")
+    assert [split.name for split in mind.open_splits(folder)] == ["train"]
+
+
 @pytest.mark.parametrize("dev", [(), ("dev",)])
 def test_two_folders_for_one_split_are_an_error(log, dev):
     for name in (*dev, "valid"):

@@ -24,6 +24,7 @@ def read(tmp_path, news_rows, impression_rows):
     def open_folder(files, **options):
         for name, text in files.items():
             data = text if isinstance(text, bytes) else text.encode()
+            (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         logs = open_logs(tmp_path, options=ReaderOptions(**options))
         assert logs.format == "interactions"
@@ -224,12 +225,34 @@ def test_of_a_list_of_categories_the_first_two_are_read(read, value, expected):
         ("1577872800000000000", "1577872800000002000", ("2020-01-01T10:00:00", "2020-01-01T10:00:00.000002")),
         ("1577872800.", "1577872800.25", ("2020-01-01T10:00:00", "2020-01-01T10:00:00.250000")),
         ("1.5778728e+09", "1.57787281e9", ("2020-01-01T10:00:00", "2020-01-01T10:00:10")),
+        (
+            "Sun Jul 30 07:44:10 -0700 2017",
+            "Sun Jul 30 07:44:11 -0700 2017",
+            ("2017-07-30T14:44:10", "2017-07-30T14:44:11"),
+        ),
+        ("Jul 30, 2017", "August 1st, 2017, 7:44 PM", ("2017-07-30T00:00:00", "2017-08-01T19:44:00")),
+        (
+            "30/Jul/2017:07:44:10 +0000",
+            "31/Jul/2017:07:44:10 +0000",
+            ("2017-07-30T07:44:10", "2017-07-31T07:44:10"),
+        ),
+        (
+            "Sun, 30 Jul 2017 07:44:10 GMT",
+            "Mon, 31 Jul 2017 07:44:10 GMT",
+            ("2017-07-30T07:44:10", "2017-07-31T07:44:10"),
+        ),
+        ("01-Jan-2000", "02-Feb-2000", ("2000-01-01T00:00:00", "2000-02-02T00:00:00")),
+        ("05 28, 2013", "06 1, 2013", ("2013-05-28T00:00:00", "2013-06-01T00:00:00")),
+        ("12/1/10 8:26", "12/31/10 18:26", ("2010-12-01T08:26:00", "2010-12-31T18:26:00")),
+        ("31-01-2020 10:00", "01-02-2020", ("2020-01-31T10:00:00", "2020-02-01T00:00:00")),
+        ("202001011005", "20200102", ("2020-01-01T10:05:00", "2020-01-02T00:00:00")),
+        ("20200101100507", "20200102100508", ("2020-01-01T10:05:07", "2020-01-02T10:05:08")),
         (" 2020-01-01", "2020-01-02 ", ("2020-01-01T00:00:00", "2020-01-02T00:00:00")),
     ],
 )
 def test_times_of_other_forms(read, first, second, expected):
     _, clicks, _ = read(
-        {"items.csv": ITEMS, "clicks.csv": f"user_id,item_id,time\nU7,N1,{first}\nU7,N2,{second}\n"}
+        {"items.csv": ITEMS, "clicks.csv": f'user_id,item_id,time\nU7,N1,"{first}"\nU7,N2,"{second}"\n'}
     )
     assert tuple(time for *_, time in clicks) == expected
 
@@ -265,7 +288,9 @@ def test_without_times_the_order_of_the_rows_stands_in(read):
 def test_a_table_named_with_its_columns(read):
     log = "session_id,page,when,kicker\nS1,P1,2026-01-01,Snow\nS1,P2,2026-01-02,Ice\nS2,P1,2026-01-03,Snow again\n"
     tables = "items=log.csv,interactions=log.csv"
-    with pytest.raises(InputError, match=r"found logs of no known format .files: log.csv"):
+    with pytest.raises(
+        InputError, match=r"found no table of items and interactions among log.csv .session_id, page"
+    ):
         read({"log.csv": log})
     with pytest.raises(InputError, match="found no item column"):
         read({"log.csv": log}, tables=tables)
@@ -344,3 +369,117 @@ def test_broken_lines_of_json_are_left_out_and_counted_when_asked(read):
     assert [item for _, item, _ in clicks] == ["N1", "N2"]
     assert any("clicks.jsonl: 2 rows left out as broken, the first: " in note for note in notes)
     assert any("clicks.jsonl:2: an empty user" in note for note in notes)
+
+
+ROWS = ["A1,B1,2020-01-01", "A2,B1,2020-01-02", "A1,B2,2020-01-03"]
+HEADER = "user_id,product_id,viewed_at\n"
+PRODUCTS = "product_id,name\nB1,Soap\nB2,Cream\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        (("events-000.csv", "events-001.csv.gz", "events-002.csv"), {"tables": "interactions=events-*"}),
+        (("events-000.csv", "events-001.csv", "events-002.csv"), {}),
+        (("log.train.csv", "log.valid.csv", "log.test.csv"), {"tables": "interactions=log.*.csv"}),
+        (("clicks/a.csv", "clicks/b.csv", "clicks/c.csv"), {}),
+    ],
+)
+def test_parts_are_one_table(read, names, options):
+    parts = {name: HEADER + row + "\n" for name, row in zip(names, ROWS, strict=True)}
+    _, clicks, notes = read(parts | {"products.csv": PRODUCTS}, **options)
+    assert sorted((user, item) for user, item, _ in clicks) == [("A1", "B1"), ("A1", "B2"), ("A2", "B1")]
+    first = sorted(names)[0]
+    assert f"{first} and 2 more parts: columns user user_id, item product_id, time viewed_at" in notes
+    assert not any("files not read" in note for note in notes)
+
+
+def test_a_broken_row_of_a_part_names_its_line_and_an_empty_part_is_none(read):
+    files = {"products.csv": PRODUCTS, "events-0.csv": HEADER + ROWS[0] + "\n", "events-1.csv": HEADER}
+    files["events-2.csv"] = HEADER + ROWS[1] + "\n,B1,2020-01-03\n"
+    with pytest.raises(InputError, match=r"events-2.csv:3: found an empty user_id"):
+        read(files)
+    _, clicks, notes = read(files, skip_broken=True)
+    assert len(clicks) == 2
+    assert any("1 row left out as broken, the first: " in note and "events-2.csv:3" in note for note in notes)
+
+
+def test_parts_with_other_columns_are_refused(read):
+    files = {"products.csv": PRODUCTS, "a.csv": HEADER + ROWS[0] + "\n", "b.csv": "user_id,product_id\nA1,B1\n"}
+    with pytest.raises(
+        InputError, match=r"b.csv: found no column viewed_at, expected the columns of the other parts"
+    ):
+        read(files, tables="items=products.csv,interactions=?.csv*")
+
+
+def test_files_beside_the_tables_are_named(read):
+    files = {
+        "products.csv": PRODUCTS,
+        "views.csv": HEADER + "\n".join(ROWS),
+        "prices.csv": "product_id,price\nB1,3\n",
+    }
+    assert "files not read (1): prices.csv" in read(files)[2]
+
+
+def test_of_two_tables_of_items_the_one_with_titles_is_meant(read):
+    files = {
+        "meta.csv": "product_id,description\nB1,Mild\n",
+        "goods.csv": PRODUCTS,
+        "views.csv": HEADER + "\n".join(ROWS),
+    }
+    news, _, notes = read(files)
+    assert [row[3] for row in news] == ["Soap", "Cream"]
+    assert "files not read (1): meta.csv" in notes
+
+
+def test_one_table_of_orders_is_both_tables(read):
+    orders = "InvoiceNo,StockCode,Description,InvoiceDate,CustomerID\n"
+    orders += "1,S1,SOAP £,12/1/2010 8:26,17850.0\n1,S2,,12/2/2010 8:26,17850.0\n2,S1,,12/31/2010 8:34,\n"
+    news, clicks, notes = read({"Retail.csv": orders.encode("latin-1")}, charset="latin-1", skip_broken=True)
+    assert [(row[0], row[3]) for row in news] == [("S1", "SOAP £"), ("S2", "")]  # shown by its description
+    assert clicks == [("17850", "S1", "2010-12-01T08:26:00"), ("17850", "S2", "2010-12-02T08:26:00")]
+    assert sum("1 row left out as broken, the first: " in note for note in notes) == 1
+
+
+def test_reviews_alone_are_no_items(read):
+    with pytest.raises(
+        InputError, match=r"found no table of items and interactions among Beauty.jsonl .reviewerID"
+    ):
+        read({"Beauty.jsonl": lines(REVIEW | {"title": "Fine", "unixReviewTime": 1369699200})})
+
+
+def test_the_item_may_have_another_name_in_each_table(read):
+    products = "Handle,Title,Body (HTML),Variant SKU\nsoap,Soap,Mild.,S-1\nsoap,,,S-2\n"
+    orders = "Name,Email,Created at,Lineitem sku\n#1,a@x.com,2021-01-05 12:33:04 -0500,S-1\n"
+    orders += "#2,b@x.com,2021-01-06 12:33:04 -0500,S-1\n"
+    files = {"products.csv": products, "orders.csv": orders}
+    news, clicks, _ = read(files, columns="item=Variant SKU,clicked=Lineitem sku")
+    assert news == [("S-1", "", "", "Soap", "", "Mild."), ("S-2", "", "", "", "", "")]
+    assert [(user, item) for user, item, _ in clicks] == [("a@x.com", "S-1"), ("b@x.com", "S-1")]
+    with pytest.raises(InputError, match="found no table of items"):
+        read(files, columns="item=Variant SKU,clicked=nothing")
+
+
+def test_a_named_item_column_is_found_in_any_spelling(read):
+    views = HEADER.replace("product_id", "handle") + "A1,soap,2020-01-01\nA2,soap,2020-01-02\n"
+    _, clicks, _ = read({"products.csv": "Handle,Title\nsoap,Soap\n", "views.csv": views}, columns="item=Handle")
+    assert [item for _, item, _ in clicks] == ["soap", "soap"]
+
+
+def test_lists_of_json_are_read_and_broken_ones_name_the_line(read):
+    items = json.dumps([{"item_id": 1, "title": "Soap"}, {"item_id": 2, "title": "Cream"}], indent=1)
+    rows = json.dumps([{"user_id": 1, "item_id": 1 + day, "time": 1577872800 + day} for day in (0, 1)])
+    news, clicks, _ = read({"items.json": items, "clicks.json": rows})
+    assert [row[3] for row in news] == ["Soap", "Cream"]
+    assert [item for _, item, _ in clicks] == ["1", "2"]
+    for broken in (items[:-1], items.replace("},", "}"), items.replace('"Soap"', "Soap")):
+        with pytest.raises(InputError, match=r"items.json:\d+: found a JSON list with .* correct it, or export"):
+            read({"items.json": broken, "clicks.json": rows})
+
+
+def test_a_first_row_in_place_of_a_header_is_named(read):
+    files = {"meta.csv": PRODUCTS.replace("product_id", "asin"), "ratings_Beauty.csv": "A3,B1,5.0,1369699200\n"}
+    with pytest.raises(
+        InputError, match=r"if the first line of ratings_Beauty.csv is no header, put one before it"
+    ):
+        read(files)

@@ -23,13 +23,13 @@ from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 
-FILES = "two or more files of JSON events named by their day, as 20170101 or 20170101.json"
+FILES = "two or more files of JSON events named by their day, as 20170101, 20170101.json or 20170101.gz"
 
 EARLIEST = 631_152_000
 """Seconds since 1970 of 1990-01-01: earlier times are of a wrong unit."""
 SECONDS_PER_DAY = 86_400
 
-_DAY = re.compile(r"\d{8}(\.jsonl?)?")
+_DAY = re.compile(r"\d{8}(\.jsonl?)?(\.gz)?")
 _EVENT = pa.schema(
     {
         "userId": pa.string(),

@@ -17,13 +17,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from speedyfeed.data.reader_options import ReaderOptions
-from speedyfeed.data.readers.headed import HeadedTable
+from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.readers.times import TimeColumn, row_times
 from speedyfeed.errors import InputError
 
 _WHOLE = r"^-?\d+\.0$"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _SHOWN_EVENTS = 8
+_NO_IDS = pa.array(["", "NA", "N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"])
+"""What stands for a missing id in exports of databases, pandas and R."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +60,7 @@ class Clicks:
     """Number of later clicks of the user of each click."""
 
 
-def load_clicks(table: HeadedTable, columns: Mapping[str, str], options: ReaderOptions) -> Clicks:
+def load_clicks(table: PartedTable, columns: Mapping[str, str], options: ReaderOptions) -> Clicks:
     """Load the interactions of a table by the columns of their meanings; repeated ones are left out.
 
     Without a column of times, the order of the rows stands in for them. Rows of other events than those of the
@@ -91,7 +93,7 @@ def load_clicks(table: HeadedTable, columns: Mapping[str, str], options: ReaderO
 class _Choice:
     """Which rows of a table are clicks, by their event and their weight."""
 
-    def __init__(self, table: HeadedTable, columns: Mapping[str, str], options: ReaderOptions) -> None:
+    def __init__(self, table: PartedTable, columns: Mapping[str, str], options: ReaderOptions) -> None:
         self._table, self._columns = table, columns
         self._events, self._min_weight = options.event_names(), options.min_weight
         self._num_events: Counter[str] = Counter()
@@ -129,7 +131,7 @@ class _Choice:
         counts = self._num_events.most_common()
         shown = ", ".join(f"{name or 'none'} {count:,}" for name, count in counts[:_SHOWN_EVENTS])
         shown += ", ..." if len(counts) > _SHOWN_EVENTS else ""
-        name = self._table.path.name
+        name = self._table.name
         if self._events:
             if not any(event in self._num_events for event in self._events):
                 raise InputError(
@@ -146,7 +148,7 @@ class _Choice:
         return tuple(notes)
 
 
-def load_ids(table: HeadedTable, column: str) -> Ids:
+def load_ids(table: PartedTable, column: str) -> Ids:
     """Load one column of ids; an empty one is an error, unless the table skips such rows."""
     parts: list[pa.DictionaryArray] = []
     num_rows = 0
@@ -192,9 +194,9 @@ def _is_first(*keys: NDArray[np.int64]) -> NDArray[np.bool_]:
     return is_first
 
 
-def _encode(table: HeadedTable, column: str, ids: pa.StringArray, first_row: int) -> pa.DictionaryArray:
+def _encode(table: PartedTable, column: str, ids: pa.StringArray, first_row: int) -> pa.DictionaryArray:
     ids = ids.cast(pa.string()).fill_null("")  # of Parquet it may be a date
-    is_given = pc.not_equal(ids, "")
+    is_given = pc.invert(pc.is_in(ids, _NO_IDS))
     table.check(is_given, first_row, f"an empty {column}", "an id", "fill it or remove the row")
     return pc.if_else(is_given, ids, None).dictionary_encode()
 

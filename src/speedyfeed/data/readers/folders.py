@@ -1,8 +1,12 @@
 """Folders of the splits of a log: `train/`, `dev/` and `test/` below one folder, or the folder itself.
 
+`MINDsmall_train/` and `MINDsmall_dev/` are splits as well, where no folder is called after a split alone.
+
 `valid/` and `validation/` are the validation split where there is `dev/` too, and other names of dev elsewhere.
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from speedyfeed.data.tables import SPLITS
@@ -12,12 +16,23 @@ _ALIASES = {"valid": "dev", "validation": "dev"}
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """Find the folder of each split below `folder`, in the order train, valid, dev, test; empty without any."""
+    """Find the folder of each split below `folder`, in the order train, valid, dev, test; empty without any.
+
+    Only where none is called `train`, `dev` or the like, names may have something before it.
+    """
+    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    return _find(folder, {path: path.name for path in folders}) or _find(
+        folder, {path: re.split(r"[_-]", path.name)[-1] for path in folders}
+    )
+
+
+def _find(folder: Path, names: Mapping[Path, str]) -> dict[str, Path]:
+    """Folder of each split, by what the folders are called."""
     found: dict[str, Path] = {}
-    has_dev = (folder / "dev").is_dir()
-    for path in sorted(folder.iterdir()):
-        name = "valid" if has_dev and path.name in _ALIASES else split_name(path)
-        if name not in SPLITS or not path.is_dir():
+    has_dev = "dev" in names.values()
+    for path, own in names.items():
+        name = "valid" if has_dev and own in _ALIASES else split_name(Path(own))
+        if name not in SPLITS:
             continue
         if name in found:
             raise InputError(

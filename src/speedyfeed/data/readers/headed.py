@@ -21,13 +21,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as pt
 
 from speedyfeed.data.readers.columns import is_list, open_parquet, read_batches
+from speedyfeed.data.readers.json_list import read_array
 from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.errors import InputError
 
@@ -68,29 +68,32 @@ class HeadedTable:
         With `lists`, values of JSON and Parquet may be lists, which are given as JSON.
         """
         num_rows = 0
+        for batch in self.read_rows(columns, lists=lists):
+            yield batch
+            num_rows += len(batch)
+        if not num_rows:
+            raise self.no_rows()
+
+    def read_rows(self, columns: Sequence[str], *, lists: bool = False) -> Iterator[pa.RecordBatch]:
+        """Read some columns like `read`, of a table that may have no rows."""
         try:
-            for batch in self._read(list(columns), lists):
-                yield batch
-                num_rows += len(batch)
+            yield from self._read(list(columns), lists)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise self._broken_gzip(error) from None
         except OSError as error:
             if error.filename is not None or self.path.suffix != ".gz":
                 raise
             raise self._broken_gzip(error) from None
-        if not num_rows:
-            raise InputError(f"{self.path}: found no rows, expected at least one; export the table again")
+
+    def no_rows(self) -> InputError:
+        """Error of a table without rows."""
+        return InputError(f"{self.path}: found no rows, expected at least one; export the table again")
 
     def locate(self, row: int) -> str:
-        """File and line of a row, counted from 0, for a message; in Parquet rows are counted instead of lines."""
-        if self._kind == ".parquet":
+        """File and line of a row, counted from 0, for a message; of Parquet and JSON lists, rows are counted."""
+        if self._kind == ".parquet" or (self.is_json and self._is_array):
             return f"{self.path}: row {row + 1}"
         return f"{self.path}:{row + 1 if self._kind in _JSON else self._find_line(row)}"
-
-    def check(self, ok: pa.BooleanArray, first_row: int, found: str, expected: str, remedy: str) -> None:
-        """Reject all rows that are not `ok`; `first_row` is the number of the first one."""
-        for row in np.flatnonzero(~ok.to_numpy(zero_copy_only=False)):
-            self.reject(first_row + int(row), found, expected, remedy)
 
     def reject(self, row: int, found: str, expected: str, remedy: str) -> None:
         """Raise an error for a row, or note it where such rows are skipped: only the first with its place."""
@@ -101,6 +104,11 @@ class HeadedTable:
             )
         if row not in self.broken:
             self.broken[row] = found if self.broken else f"{self.locate(row)}: {found}"
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the rows are JSON objects, which may leave columns out."""
+        return self._kind in _JSON
 
     @property
     def _kind(self) -> str:
@@ -128,7 +136,7 @@ class HeadedTable:
                 return tuple(file.schema_arrow.names)
         try:
             if self._kind in _JSON:
-                rows = self._parse_json(next(read_lines(self.path, self._encoding)))
+                rows = self._parse_json(next(self._read_objects()))
                 return tuple(dict.fromkeys(name for row in rows for name in row))
             with self._open_text() as file:
                 return tuple(next(filter(None, csv.reader(file, delimiter=self._separator)), ()))
@@ -143,7 +151,7 @@ class HeadedTable:
         if self._kind == ".parquet":
             yield from self._read_parquet(columns, lists)
         elif self._kind in _JSON:
-            for lines in read_lines(self.path, self._encoding):
+            for lines in self._read_objects():
                 rows = self._parse_json(lines)
                 yield pa.record_batch([_json_column(lines, rows, name, lists) for name in columns], columns)
         else:
@@ -153,6 +161,15 @@ class HeadedTable:
         with open_parquet(self.path) as file:
             for batch in read_batches(self.path, file, list(dict.fromkeys(columns))):
                 yield pa.record_batch([_as_text(self.path, name, batch[name], lists) for name in columns], columns)
+
+    @cached_property
+    def _is_array(self) -> bool:
+        """Whether a JSON file is one list of objects instead of one object a line."""
+        with self._open_text() as file:
+            return file.read(1 << 16).lstrip()[:1] == "["
+
+    def _read_objects(self) -> Iterator[Lines]:
+        return read_array(self.path, self._open_text) if self._is_array else read_lines(self.path, self._encoding)
 
     def _parse_json(self, lines: Lines) -> list[dict[str, Any]]:
         """Objects of the lines; a broken line that is skipped is an object without ids."""

@@ -13,18 +13,19 @@ that is a list, or written as A|B or A > B, the first is the category and the se
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from speedyfeed.data.reader_options import NO_TIME, ReaderOptions
 from speedyfeed.data.readers.clicks import Clicks, Ids, load_clicks, load_ids, without_zeros
-from speedyfeed.data.readers.discovery import FILES, find_tables, is_found
-from speedyfeed.data.readers.headed import HeadedTable
+from speedyfeed.data.readers.discovery import FILES, find_tables, is_found, unread_files
 from speedyfeed.data.readers.lists import join_lists, split_category
+from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.readers.roles import find_roles
 from speedyfeed.data.tables import FIELDS, IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
@@ -38,6 +39,8 @@ MIN_CLICKS = 3
 HISTORY_CLICKS = 500
 """Newest clicks of a history; with all of them, a user of many clicks would take quadratic room."""
 BATCH_ROWS = 2048
+SHOWN_FILES = 12
+"""Number of files that are not read which the summary names."""
 
 _DEFAULTS = ReaderOptions()
 
@@ -52,7 +55,7 @@ def open_splits(folder: Path, options: ReaderOptions = _DEFAULTS) -> tuple[Split
     return tuple(
         Split(
             name=name,
-            files=(log.items.path, log.interactions.path),
+            files=(*log.items.paths, *log.interactions.paths),
             # All splits share the items: train yields them, so that none is counted twice.
             news=log.read_news if name == "train" else _no_news,
             impressions=partial(log.read_clicks, number),
@@ -71,8 +74,8 @@ def _no_news() -> Iterator[pa.RecordBatch]:
 class _Log:
     """The two tables of a log, loaded when first needed."""
 
-    items: HeadedTable
-    interactions: HeadedTable
+    items: PartedTable
+    interactions: PartedTable
     options: ReaderOptions
 
     @property
@@ -91,14 +94,28 @@ class _Log:
         return load_ids(self.items, self.roles[0]["item"])
 
     @cached_property
-    def is_newest(self) -> NDArray[np.bool_]:
-        """Whether each row of the items is the last one with its id."""
+    def has_text(self) -> NDArray[np.bool_]:
+        """Whether each row of the items has a text, where ids are repeated; otherwise nothing is looked up."""
         codes = self.item_ids.codes
-        last = np.zeros(len(self.item_ids.distinct), np.int64)
+        if len(self.item_ids.distinct) == (codes >= 0).sum():
+            return np.ones(len(codes), np.bool_)
+        columns = [name for role, name in self.roles[0].items() if role in FIELDS]
+        parts = []
+        for batch in self.items.read(columns, lists=True):
+            texts = (pc.not_equal(pc.utf8_trim_whitespace(_as_text(column)), "") for column in batch.columns)
+            parts.append(reduce(pc.or_, texts).to_numpy(zero_copy_only=False))
+        return np.concatenate(parts)
+
+    @cached_property
+    def is_newest(self) -> NDArray[np.bool_]:
+        """Whether each row of the items is the last one with its id and a text, or the last if none has any."""
+        codes = self.item_ids.codes
+        last = np.full(len(self.item_ids.distinct), -1)
         rows = np.flatnonzero(codes >= 0)
-        np.maximum.at(last, codes[rows], rows)
+        ranks = rows + len(codes) * self.has_text[rows]  # any row with a text comes after all without
+        np.maximum.at(last, codes[rows], ranks)
         is_newest = np.zeros(len(codes), np.bool_)
-        is_newest[last] = True
+        is_newest[last[last >= 0] % len(codes)] = True
         return is_newest
 
     @cached_property
@@ -130,7 +147,7 @@ class _Log:
         return int(np.datetime64(in_utc, "us").astype(np.int64))
 
     def read_news(self) -> Iterator[pa.RecordBatch]:
-        """Items as articles; of several rows with one id the last is used."""
+        """Items as articles; of several rows with one id the last with a text is used."""
         columns, num_rows = self.roles[0], 0
         for batch in self.items.read(list(columns.values()), lists=True):
             found = {role: _as_text(column) for role, column in zip(columns, batch.columns, strict=True)}
@@ -167,22 +184,27 @@ class _Log:
     def describe(self) -> tuple[str, ...]:
         """Statements about the split and about what was left out or read otherwise, for the summary."""
         notes = [self._describe_split(), *self._describe_columns()]
+        if unread := unread_files((self.items, self.interactions)):
+            rest = f" and {len(unread) - SHOWN_FILES:,} more" if len(unread) > SHOWN_FILES else ""
+            notes.append(f"files not read ({len(unread):,}): {', '.join(unread[:SHOWN_FILES])}{rest}")
         num_rows = int((self.item_ids.codes >= 0).sum())
         if num_repeated := num_rows - int(self.is_newest.sum()):
             notes.append(
-                f"{self.items.path.name}: {_rows(num_repeated)} with the id of a later row, which is used"
+                f"{self.items.name}: {_rows(num_repeated)} with the id of another row; of each id the last with a "
+                "text is used"
             )
         notes += self.clicks.notes
         if num_repeated := self.clicks.num_repeated:
             same = "with user, item and time of an earlier row"
-            notes.append(f"{self.interactions.path.name}: {_rows(num_repeated)} {same}, left out")
+            notes.append(f"{self.interactions.name}: {_rows(num_repeated)} {same}, left out")
         ids = (self.items, "item", self.item_ids), (self.interactions, "item", self.clicks.items)
         for table, role, column in (*ids, (self.interactions, "user", self.clicks.users)):
             if column.were_floats:
-                notes.append(f"{table.path.name}: {role} ids are all written as 12.0 and read as 12")
-        for table in (self.items, self.interactions):
-            if broken := list(table.broken.values()):
-                notes.append(f"{table.path.name}: {_rows(len(broken))} left out as broken, the first: {broken[0]}")
+                notes.append(f"{table.name}: {role} ids are all written as 12.0 and read as 12")
+        tables = (self.items, self.interactions)
+        for table in tables[: 1 if self.items is self.interactions else 2]:
+            if broken := table.broken:
+                notes.append(f"{table.name}: {_rows(len(broken))} left out as broken, the first: {broken[0]}")
         return tuple(notes)
 
     def _describe_columns(self) -> Iterator[str]:
@@ -193,7 +215,7 @@ class _Log:
             used = ", ".join(role if role == name else f"{role} {name}" for role, name in columns.items())
             unread = [name or '""' for name in table.names if name not in columns.values()]
             rest = f"; not read ({len(unread)}): {', '.join(unread)}" if unread else ""
-            yield f"{table.path.name}: columns {used}{rest}"
+            yield f"{table.name}: columns {used}{rest}"
 
     def _split_by_place(self) -> NDArray[np.int8]:
         remaining_C = self.clicks.remaining_C

@@ -11,19 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 
 from speedyfeed.data.reader_options import NO_TIME
-from speedyfeed.data.readers.headed import HeadedTable
+from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
 
 USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "user": (
         *("user_id", "user", "uid", "reviewer_id", "visitor_id", "visitor", "customer_id", "reader_id"),
-        *("member_id", "person_id", "account_id", "viewer_id"),
+        *("member_id", "person_id", "account_id", "viewer_id", "user_pseudo_id", "full_visitor_id"),
     ),
     "item": (
         *("item_id", "item", "article_id", "news_id", "asin", "product_id", "document_id", "doc_id", "id"),
         *("movie_id", "book_id", "business_id", "content_id", "post_id", "story_id", "video_id", "isbn", "sku"),
-        "parent_asin",
+        *("parent_asin", "app_id", "game_id", "song_id", "track_id", "anime_id", "recipe_id", "course_id"),
     ),
     "time": (
         *("timestamp", "time", "ts", "date", "datetime", "unix_review_time", "event_time", "created_at"),
@@ -37,24 +37,45 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "event": (),
     "weight": (),
 }
-"""Usual names of each meaning; case, spaces, dashes and underscores do not matter."""
+"""Usual names of each meaning; case, and all but letters and digits, do not matter."""
 
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "user": ("session_id", "client_id", "device_id", "cookie_id"),
-    "item": ("click_article_id", "stock_code", "product_code", "url"),
-    "time": ("review_time", "review_date", "purchase_date", "order_date", "invoice_date", "session_start"),
+    "user": (
+        "session_id",
+        "client_id",
+        "device_id",
+        "cookie_id",
+        "anonymous_id",
+        "username",
+        "user_name",
+        "email",
+    ),
+    "item": ("click_article_id", "stock_code", "product_code", "page_path", "page_location", "url"),
+    "time": (
+        *("viewed_at", "clicked_at", "date_added", "date_hour_minute", "event_date", "purchase_date"),
+        *("order_date", "invoice_date", "review_time", "review_date", "session_start"),
+    ),
     "title": (
         *("prod_name", "product_name", "item_name", "product_title", "article_title", "news_title"),
-        *("book_title", "movie_title", "original_title"),
+        *("book_title", "movie_title", "original_title", "page_title", "app_name", "track_name"),
     ),
     "abstract": (
         *("detail_desc", "short_description", "product_description", "overview", "lead", "teaser", "excerpt"),
         "snippet",
     ),
-    "body": ("full_text", "article_text", "article_body", "article_content", "features"),
+    "body": (
+        "full_text",
+        "body_text",
+        "body_html",
+        "article_text",
+        "article_body",
+        "article_content",
+        "features",
+        "feature",
+    ),
     "category": (
-        *("main_category", "categories", "genres", "topic", "product_group_name", "category_name"),
-        *("product_category", "department", "category_id"),
+        *("main_category", "main_cat", "categories", "genres", "topic", "product_group_name", "category_name"),
+        *("product_category", "department", "category_code", "category_id"),
     ),
     "subcategory": ("product_type_name", "subcategory_name"),
     "event": ("event", "event_type", "action", "behavior", "behavior_type", "interaction_type"),
@@ -62,12 +83,17 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Names of each meaning where no usual one is there; the first that a table has is meant."""
 
+_TIME_ENDING = re.compile(r"(time|date|timestamp|_at|_ts)$|[a-z]At$", re.IGNORECASE)
+"""Ends of the names of times, which the only column with one is where no known name is there."""
+
 INTERACTION_ROLES = ("user", "item", "time", "event", "weight")
+CLICKED = "clicked"
+"""Meaning of the item's column in the interactions, where it has another name than in the items."""
 ITEM_ROLES = ("item", "title", "abstract", "body", "category", "subcategory")
 
 
 def find_roles(
-    items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]
+    items: PartedTable, interactions: PartedTable, named: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find the columns of both tables by meaning; `named` are those of `--columns`.
 
@@ -77,6 +103,8 @@ def find_roles(
     item, item_of_click = _find_items(items, interactions, named)
     item_columns = _find(items, ITEM_ROLES, named) | {"item": item}
     columns = _find(interactions, INTERACTION_ROLES, named) | {"item": item_of_click}
+    if "title" not in item_columns and "abstract" in item_columns and "abstract" not in named:
+        item_columns["title"] = item_columns.pop("abstract")  # an article is shown by its title
     if not set(FIELDS) & set(item_columns):
         names = ", ".join(name for field in FIELDS for name in USUAL_NAMES[field])
         raise _error(items, "no column of text", f"at least one of {names}", "--columns title=COLUMN")
@@ -86,23 +114,33 @@ def find_roles(
     return _in_order(item_columns, ITEM_ROLES), _in_order(columns, INTERACTION_ROLES)
 
 
-def has_user(table: HeadedTable, named: Mapping[str, str]) -> bool:
+def has_user(table: PartedTable, named: Mapping[str, str]) -> bool:
     """Whether a table has a column of users, as only interactions have."""
     usual = {plain(name) for name in USUAL_NAMES["user"]}
     return any(plain(name) in usual or name == named.get("user") for name in table.names)
 
 
+def has_title(table: PartedTable, named: Mapping[str, str]) -> bool:
+    """Whether a table has a column of titles, by its name or as named."""
+    return bool(_candidates(table, "title") or _others(table, "title")) or named.get("title") in table.names
+
+
+def has_weight(table: PartedTable) -> bool:
+    """Whether a table has a column of weights or ratings, as reviews have."""
+    return bool(_others(table, "weight"))
+
+
 def plain(name: str) -> str:
-    """A name without case, spaces, dashes and underscores."""
-    return re.sub(r"[\s_-]", "", name).lower()
+    """A name without case and without anything but letters and digits."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
-def _check_named(items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]) -> None:
+def _check_named(items: PartedTable, interactions: PartedTable, named: Mapping[str, str]) -> None:
     """Refuse columns of `--columns` that the tables do not have."""
     for role, name in named.items():
         tables = [
             table
-            for table, roles in ((items, ITEM_ROLES), (interactions, INTERACTION_ROLES))
+            for table, roles in ((items, ITEM_ROLES), (interactions, (*INTERACTION_ROLES, CLICKED)))
             if role in roles and name not in table.names
         ]
         if role == "item" and len(tables) == 1:
@@ -113,7 +151,7 @@ def _check_named(items: HeadedTable, interactions: HeadedTable, named: Mapping[s
             raise _error(table, f"no column {name}", f"the column of --columns {role}={name}")
 
 
-def _find(table: HeadedTable, roles: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
+def _find(table: PartedTable, roles: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
     """Columns of a table by meaning, all but the item."""
     found: dict[str, str] = {}
     for role in roles:
@@ -125,15 +163,20 @@ def _find(table: HeadedTable, roles: Sequence[str], named: Mapping[str, str]) ->
         columns = [name for name in _candidates(table, role) if name not in named.values()]
         if len(columns) > 1:
             raise _ambiguous(table, role, columns)
-        others = (name for name in _others(table, role) if name not in (*named.values(), *found.values()))
-        if columns := columns or list(others)[:1]:
+        others = [name for name in _others(table, role) if name not in (*named.values(), *found.values())]
+        if role == "time" and not columns and not others:
+            others = [name for name in table.names if _TIME_ENDING.search(name) and name not in named.values()]
+            others = others if len(others) == 1 else []
+        if columns := columns or others[:1]:
             found[role] = columns[0]
     return found
 
 
-def _find_items(items: HeadedTable, interactions: HeadedTable, named: Mapping[str, str]) -> tuple[str, str]:
+def _find_items(items: PartedTable, interactions: PartedTable, named: Mapping[str, str]) -> tuple[str, str]:
     """Column of the item in the items and in the interactions."""
     found = [_item_columns(table, named) for table in (items, interactions)]
+    if CLICKED in named:
+        found[1] = [named[CLICKED]]
     if len(found[1]) > 1:  # beside an item's own column, `id` is the number of the interaction
         found[1] = [name for name in found[1] if plain(name) != "id"]
     shared = {plain(name) for name in found[0]} & {plain(name) for name in found[1]}
@@ -154,9 +197,13 @@ def _find_items(items: HeadedTable, interactions: HeadedTable, named: Mapping[st
     return found[0][0], found[1][0]
 
 
-def _item_columns(table: HeadedTable, named: Mapping[str, str]) -> list[str]:
-    if named.get("item") in table.names:
-        return [named["item"]]
+def _item_columns(table: PartedTable, named: Mapping[str, str]) -> list[str]:
+    if asked := named.get("item"):
+        alike = [name for name in table.names if name == asked] or [
+            name for name in table.names if plain(name) == plain(asked)
+        ]
+        if alike:
+            return alike
     usual = [name for name in _candidates(table, "item") if name not in named.values()]
     return usual or [name for name in _others(table, "item") if name not in named.values()][:1]
 
@@ -165,18 +212,18 @@ def _in_order(columns: Mapping[str, str], roles: Sequence[str]) -> dict[str, str
     return {role: columns[role] for role in roles if role in columns}
 
 
-def _candidates(table: HeadedTable, role: str) -> list[str]:
+def _candidates(table: PartedTable, role: str) -> list[str]:
     usual = {plain(name) for name in USUAL_NAMES[role]}
     return [name for name in table.names if plain(name) in usual]
 
 
-def _others(table: HeadedTable, role: str) -> list[str]:
+def _others(table: PartedTable, role: str) -> list[str]:
     """Columns with other names of a meaning, in the order of these names."""
     columns = {plain(name): name for name in table.names}
     return [columns[plain(name)] for name in OTHER_NAMES[role] if plain(name) in columns]
 
 
-def _missing(table: HeadedTable, role: str) -> InputError:
+def _missing(table: PartedTable, role: str) -> InputError:
     options = f"--columns {role}=COLUMN"
     if role == "time":
         options += f", or --columns time={NO_TIME} for the order of the rows"
@@ -185,12 +232,12 @@ def _missing(table: HeadedTable, role: str) -> InputError:
     return _error(table, f"no {role} column", f"one of {', '.join(USUAL_NAMES[role])}", options)
 
 
-def _ambiguous(table: HeadedTable, role: str, columns: Sequence[str]) -> InputError:
+def _ambiguous(table: PartedTable, role: str, columns: Sequence[str]) -> InputError:
     option = f"--columns {role}={columns[0]}"
     return _error(table, f"columns {' and '.join(columns)}", f"one {role} column", option)
 
 
-def _error(table: HeadedTable, found: str, expected: str, option: str = "--columns") -> InputError:
+def _error(table: PartedTable, found: str, expected: str, option: str = "--columns") -> InputError:
     names = ", ".join(table.names) or "none"
     return InputError(
         f"{table.path}: found {found} (columns: {names}), expected {expected}; say which is meant with {option}"

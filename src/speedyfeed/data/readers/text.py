@@ -20,6 +20,9 @@ from speedyfeed.errors import InputError
 BLOCK_BYTES = 1 << 21
 """Bytes read at once: some thousand lines, so that the time is spent in kernels and not in Python."""
 
+MAX_LINE_BYTES = 1 << 24
+"""Bytes of the longest line: what is longer is no record, and would take minutes to tokenize."""
+
 _NAMES = {"\t": "tab"}  # separators that do not show in a message
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which some editors put before UTF-8
 
@@ -89,10 +92,22 @@ def read_lines(path: Path, charset: str = "utf-8") -> Iterator[Lines]:
             name = charset.upper()
             raise InputError(f"{path}:{line}: found {found}, expected {name}; save the file as UTF-8") from None
         lines = pc.split_pattern(text, "\n").flatten()
+        if len(block) > MAX_LINE_BYTES:
+            _require_lines(path, lines, first)
         yield Lines(path=path, numbers=np.arange(first, first + len(lines)), text=lines)
         first += len(lines)
     if first == 1:
         raise InputError(f"{path}: found an empty file, expected at least one line; fetch or export it again")
+
+
+def _require_lines(path: Path, lines: pa.StringArray, first: int) -> None:
+    """Refuse a line of more than `MAX_LINE_BYTES`; `first` is the number of the first line."""
+    row = pc.index(pc.greater(pc.binary_length(lines), MAX_LINE_BYTES), True).as_py()
+    if row >= 0:
+        raise InputError(
+            f"{path}:{first + row}: found a line of more than {MAX_LINE_BYTES:,} bytes, expected a shorter one; "
+            "check that records end with a newline, or shorten the text"
+        )
 
 
 def split_lists(strings: pa.StringArray, separator: str) -> pa.ListArray:

@@ -1,5 +1,8 @@
 """Times of a column: ISO, other dates, or a number of seconds, milliseconds, micro- or nanoseconds since 1970.
 
+Dates with the name of a month, as `Sun Jul 30 07:44:10 -0700 2017` or `30/Jul/2017:07:44:10 +0000`,
+become ISO first: they are one format, and where the first has no zone, none may have one.
+
 A column has one format, that of its first value. The unit of a number is told by its size: as seconds, a number of
 milliseconds would be after the year 5000. Dates as 01/02/2026 need a date among the first rows that tells day from
 month, or `--dates`. What is before 1990 or in the future is refused: a wrong unit or a wrong column.
@@ -14,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from speedyfeed.data.readers.headed import HeadedTable
+from speedyfeed.data.readers.months import months_to_iso
+from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.readers.text import quote
 from speedyfeed.errors import InputError
 
@@ -31,11 +35,17 @@ FORMATS = (
     "a date as 20260131",
     "a date with slashes",
     "a date with dots",
+    "a date with dashes",
 )
-_SECONDS, _MILLIS, _MICROS, _NANOS, _ISO, _ZONED, _COMPACT, _SLASHES, _DOTS = range(1, 10)
+_SECONDS, _MILLIS, _MICROS, _NANOS, _ISO, _ZONED, _COMPACT, _SLASHES, _DOTS, _DASHES = range(1, 11)
 _CLOCK = r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}(?:\.\d+)?))? ?(?P<half>[AaPp][Mm])?)?"
 _YEAR_FIRST = rf"^(?P<year>\d{{4}})[-/](?P<month>\d{{1,2}})[-/](?P<day>\d{{1,2}}){_CLOCK}"
-_DAY_OR_MONTH_FIRST = rf"(?P<first>\d{{1,2}})[/.](?P<second_part>\d{{1,2}})[/.](?P<year>\d{{4}}){_CLOCK}$"
+_DAY_OR_MONTH_FIRST = (
+    rf"(?P<first>\d{{1,2}})[/.-](?P<second_part>\d{{1,2}})[/.-](?P<year>\d{{4}}|\d{{2}}){_CLOCK}$"
+)
+_COMPACT_PARTS = (
+    r"^(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})(?:(?P<hour>\d{2})(?P<minute>\d{2})(?P<second>\d{2})?)?$"
+)
 _ZONE = r" ?(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)"
 _SHAPES = {
     _SECONDS: r"^-?\d{1,11}(\.\d*)?$|^-?\d\.\d+[eE]\+?0?9$",
@@ -44,9 +54,10 @@ _SHAPES = {
     _NANOS: r"^-?\d{18,}$|^-?\d\.\d+[eE]\+?18$",
     _ISO: _YEAR_FIRST + "$",
     _ZONED: _YEAR_FIRST + _ZONE + "$",
-    _COMPACT: r"^(19|20)\d{6}$",
-    _SLASHES: r"^\d{1,2}/\d{1,2}/\d{4}(\D.*)?$",
-    _DOTS: r"^\d{1,2}\.\d{1,2}\.\d{4}(\D.*)?$",
+    _COMPACT: r"^(19|20)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?$",
+    _SLASHES: r"^\d{1,2}/\d{1,2}/(\d{4}|\d{2})(\D.*)?$",
+    _DOTS: r"^\d{1,2}\.\d{1,2}\.(\d{4}|\d{2})(\D.*)?$",
+    _DASHES: r"^\d{1,2}-\d{1,2}-\d{4}(\D.*)?$",
 }
 """Shape of each format; the last one that fits is meant."""
 _PER_SECOND = {_SECONDS: 1, _MILLIS: 1_000, _MICROS: 1_000_000, _NANOS: 1_000_000_000}
@@ -61,7 +72,7 @@ Order = Literal["day-first", "month-first"]
 class TimeColumn:
     """Parser of one column of times, which must be of one format throughout."""
 
-    def __init__(self, table: HeadedTable, dates: Order | None = None) -> None:
+    def __init__(self, table: PartedTable, dates: Order | None = None) -> None:
         self.table = table
         self.format: int | None = None
         self.dates: Order | None = dates
@@ -87,7 +98,7 @@ class TimeColumn:
             self._reject(_as_mask(values.is_null()), values, first_row, "missing", "a time")
             micros = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
             return np.asarray(micros.fill_null(_STAND_IN).to_numpy())
-        values = pc.utf8_trim_whitespace(values)
+        values = months_to_iso(pc.utf8_trim_whitespace(values))
         formats = np.zeros(len(values), np.int8)
         for format, shape in _SHAPES.items():
             formats[_as_mask(pc.match_substring_regex(values, shape))] = format
@@ -107,24 +118,23 @@ class TimeColumn:
 
     def _as_iso(self, values: pa.StringArray, first_row: int) -> tuple[pa.StringArray, NDArray[np.int64]]:
         """Times in ISO order, and the microseconds to add for the afternoon of a clock of twelve hours."""
-        if self.format == _COMPACT:
-            return pc.replace_substring_regex(values, r"^(\d{4})(\d{2})(\d{2})$", r"\1-\2-\3"), np.zeros(
-                1, np.int64
-            )
-        is_year_first = self.format in (_ISO, _ZONED)
+        is_year_first = self.format in (_ISO, _ZONED, _COMPACT)
         if not is_year_first and self.dates is None:
             self.dates = self._find_order(values, first_row)
         names = ("first", "second_part") if self.dates != "month-first" else ("second_part", "first")
         day_name, month_name = ("day", "month") if is_year_first else names
-        shape = _SHAPES[self.format] if is_year_first and self.format else f"^{_DAY_OR_MONTH_FIRST}"
-        found = pc.extract_regex(values, shape)
+        shapes = {_ISO: _SHAPES[_ISO], _ZONED: _SHAPES[_ZONED], _COMPACT: _COMPACT_PARTS}
+        found = pc.extract_regex(values, shapes.get(self.format or 0, f"^{_DAY_OR_MONTH_FIRST}"))
         self._reject(_as_mask(found.is_null()) & ~self._is_bad, values, first_row, "of no known format", _EXPECTED)
 
         def part(name: str, default: str) -> pa.StringArray:
-            text = pc.struct_field(found, name).fill_null("")
+            is_there = name in [field.name for field in found.type]
+            text = pc.struct_field(found, name).fill_null("") if is_there else pa.repeat("", len(found))
             return pc.if_else(pc.equal(text, ""), default, pc.utf8_lpad(text, 2, "0"))
 
         day, month, year = (part(name, "01") for name in (day_name, month_name, "year"))
+        for shape, century in ((r"^([0-6]\d)$", r"20\1"), (r"^([7-9]\d)$", r"19\1")):
+            year = pc.replace_substring_regex(year, shape, century)
         date = pc.binary_join_element_wise(year, month, day, "-")
         clock = pc.binary_join_element_wise(part("hour", "00"), part("minute", "00"), part("second", "00"), ":")
         iso = pc.binary_join_element_wise(date, clock, " ")
@@ -132,7 +142,7 @@ class TimeColumn:
             zone = pc.replace_substring_regex(pc.struct_field(found, "zone"), "UTC|GMT", "Z")
             iso = pc.binary_join_element_wise(iso, zone.fill_null("Z"), "")
         # The clock runs 12, 1, ..., 11 twice a day: 12 AM is midnight, 12 PM is noon.
-        half = pc.utf8_upper(pc.struct_field(found, "half").fill_null(""))
+        half = pc.utf8_upper(part("half", ""))
         is_afternoon, is_twelve = (
             _as_mask(pc.equal(half, "PM")),
             _as_mask(pc.and_(pc.not_equal(half, ""), pc.equal(part("hour", "00"), "12"))),
@@ -143,7 +153,7 @@ class TimeColumn:
         """Whether dates have their day first, as a date beyond the twelfth tells; with dots they always have."""
         if self.format == _DOTS:
             return "day-first"
-        found = pc.extract_regex(values, r"^(?P<first>\d{1,2})/(?P<second>\d{1,2})/")
+        found = pc.extract_regex(values, r"^(?P<first>\d{1,2})[/-](?P<second>\d{1,2})[/-]")
         largest = [pc.max(pc.struct_field(found, name).cast(pa.int32())).as_py() for name in ("first", "second")]
         if max(largest) > 12:
             return "day-first" if largest[0] > 12 else "month-first"
