@@ -33,6 +33,13 @@ def test_a_folder_in_use_is_refused(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("target", ["nothing", "link"])
+def test_a_link_to_nothing_is_refused_before_work(tmp_path, target):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(InputError, match="link: is a link to nothing"), new_folder(tmp_path / "link"):
+        raise AssertionError("work began")
+
+
 def test_what_a_killed_process_left_is_removed_but_not_what_a_running_one_writes(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -125,6 +125,8 @@ def require_new_folder(path: Path) -> None:
     """Refuse a path where no folder can be made: because of what is there, or of what is above it."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path}: already exists; give another path or remove it first")
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"{path}: is a link to nothing; remove it, or give another path")
     _require_writable_above(path)
 
 

@@ -5,7 +5,7 @@ ratings.csv  userId, movieId, rating, timestamp      interactions
 tags.csv     userId, movieId, tag, timestamp         as good by its columns, but `ratings` is a known name
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speedyfeed.data.reader_options import NO_TIME, TABLES, ReaderOptions
@@ -29,6 +29,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 """Words in the names of files that decide between several whose columns would do."""
 MAX_FILES = 30
 """Number of files up to which a folder is searched by columns."""
+MAX_SHOWN = 12
+"""Number of columns of a file that a message names."""
 
 
 def is_found(folder: Path) -> bool:
@@ -70,13 +72,18 @@ def _find_by_columns(
             return pairs[0]
         if pairs:
             raise _several(folder, pairs)
-    shown = "; ".join(f"{table.path.name} ({', '.join(table.names)})" for table in tables) or "none"
+    shown = "; ".join(f"{table.path.name} ({_few(table.names)})" for table in tables) or "none"
     missing = " and ".join(table for table in TABLES if table not in known)
     raise InputError(
         f"{folder}: found no table of {missing} among {shown}, expected one with item and title, abstract or "
         "body, and one with user, item and time; name them with --tables items=FILE,interactions=FILE, and their "
         "columns with --columns title=COLUMN,..."
     )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first names of columns, for a message."""
+    return ", ".join([*names[:MAX_SHOWN], *(["..."] if len(names) > MAX_SHOWN else [])])
 
 
 def _has_names(table: HeadedTable) -> bool:
