@@ -9,7 +9,6 @@
 A package is imported when a run uses it. A resumed run continues what it had begun: `trackers.json` has its ids.
 """
 
-import json
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ from time import time
 from typing import Any, Protocol
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import write_json
+from speedyfeed.files import read_json, write_json
 
 DEFAULT = "tensorboard"
 PROJECT = "speedyfeed"
@@ -56,7 +55,7 @@ class TrackedRun:
     def remember(self, tracker: str, make: Callable[[], str]) -> str:
         """Return the id that the run has with a tracker; a new one is made and saved first."""
         path = self.folder / IDS
-        ids = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        ids = read_json(path) if path.exists() else {}
         if tracker not in ids:
             ids[tracker] = make()
             write_json(path, ids)
