@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import FolderLock, new_file, new_folder, remove_folder
+from speedyfeed.files import FolderLock, new_file, new_folder, read_json, remove_folder
 
 
 def test_a_folder_appears_whole(tmp_path):
@@ -31,6 +31,13 @@ def test_a_folder_in_use_is_refused(tmp_path):
     with pytest.raises(InputError, match="already exists"), new_folder(tmp_path):
         pass
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["nothing", "link"])
+def test_a_link_to_nothing_is_refused_before_work(tmp_path, target):
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(InputError, match="link: is a link to nothing"), new_folder(tmp_path / "link"):
+        raise AssertionError("work began")
 
 
 def test_what_a_killed_process_left_is_removed_but_not_what_a_running_one_writes(tmp_path):
@@ -104,3 +111,10 @@ def test_a_device_or_pipe_is_never_replaced_by_a_file(tmp_path):
     with pytest.raises(InputError, match="is no regular file"), new_file(tmp_path / "pipe") as partial:
         partial.touch()
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000, '{"a":' * 100_000, "9" * 10_000])
+def test_a_file_that_holds_no_json_is_named(tmp_path, text):
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(InputError, match=r"file\.json: found no JSON"):
+        read_json(tmp_path / "file.json")

@@ -10,7 +10,8 @@ import speedyfeed
 ROOT = Path(speedyfeed.__file__).parent
 LAYERS = (
     ("errors",),
-    ("checksums", "files", "progress", "ragged", "random", "ranges", "runtime", "markdown", "scoring"),
+    ("files",),
+    ("checksums", "progress", "ragged", "random", "ranges", "runtime", "markdown", "scoring"),
     ("tokenizers", "data", "drawing"),
     ("model_card", "saved_model", "synthetic", "preparation", "batching", "models", "retrieval"),
     ("encoding",),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from speedyfeed.errors import InputError
+from speedyfeed.files import read_json
 
 CHECKSUMS = "checksums.json"
 SEAL = "sha256"
@@ -41,7 +42,7 @@ def verify_checksums(folder: Path, remedy: str, *, needs_record: bool = False) -
     """
     path = folder / CHECKSUMS
     try:
-        sums = json.loads(path.read_text("utf-8"))
+        sums = read_json(path)
         names = list(sums.items())
     except FileNotFoundError as error:
         if needs_record:
@@ -82,7 +83,7 @@ def share_equal(folder: Path, others: Iterable[Path]) -> None:
 def _recorded(folder: Path) -> dict[str, str]:
     """Checksums of a folder by file name; none where they cannot be read."""
     try:
-        return dict(json.loads((folder / CHECKSUMS).read_text("utf-8")))
+        return dict(read_json(folder / CHECKSUMS))
     except (OSError, ValueError, TypeError):
         return {}
 

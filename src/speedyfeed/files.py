@@ -116,6 +116,22 @@ class FolderLock:
             return False
 
 
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; an error names a file that holds none."""
+    try:
+        return parse_json(path.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: found no JSON ({error}), expected a value; put it back from a copy") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; ValueError also for one that is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON; equal values give equal bytes."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -125,6 +141,8 @@ def require_new_folder(path: Path) -> None:
     """Refuse a path where no folder can be made: because of what is there, or of what is above it."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(f"{path}: already exists; give another path or remove it first")
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"{path}: is a link to nothing; remove it, or give another path")
     _require_writable_above(path)
 
 

@@ -23,7 +23,7 @@ from speedyfeed import __version__
 from speedyfeed.checksums import verify_checksums, write_checksums
 from speedyfeed.encoding.inputs import ENCODER, TEXT, Articles, load_packer
 from speedyfeed.errors import InputError
-from speedyfeed.files import write_json
+from speedyfeed.files import read_json, write_json
 from speedyfeed.model_card import CARD, CardFacts, write_card
 from speedyfeed.models.base import AbsentNewsEncoder
 from speedyfeed.models.catalogue import Catalogue, load_catalogue
@@ -236,7 +236,7 @@ class Recommender(RecommenderModule):
         folder = find_recommender(path)
         verify_checksums(folder, remedy_for(folder))
         try:
-            facts = json.loads((folder / CONFIG).read_text("utf-8"))
+            facts = read_json(folder / CONFIG)
             config = RecommenderConfig(
                 news=NewsEncoderConfig(**facts["news"]),
                 words=WordConfig(**facts["words"]),

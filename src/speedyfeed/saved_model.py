@@ -1,6 +1,5 @@
 """The folder of a saved recommender: where it is, its weights, and what to do if it cannot be loaded."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import nn
 from speedyfeed import __version__
 from speedyfeed.checksums import damaged
 from speedyfeed.errors import InputError, command
+from speedyfeed.files import read_json
 
 CONFIG = "recommender.json"
 """File that holds the settings of a saved recommender."""
@@ -64,7 +64,7 @@ def load_weights(model: nn.Module, path: Path, *, without: str | None = None) ->
 def other_version(folder: Path, found: str) -> InputError:
     """Error for an intact recommender that this version cannot load."""
     try:
-        version = json.loads((folder / CONFIG).read_text("utf-8"))["speedyfeed"]
+        version = read_json(folder / CONFIG)["speedyfeed"]
     except (OSError, KeyError, TypeError, ValueError):
         version = "of an unknown version"
     return InputError(

@@ -308,7 +308,18 @@ def test_without_a_token_nobody_writes_unless_bound_to_loopback(service, write):
         assert client.request(method, path, headers=ALLOWED, **options).status_code == 403
         assert client.get("/v1/about").json()["writes"] == "off"
     with client_of(service, token=None) as client:
-        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://["},
+            {"Origin": ""},
+            {"Host": "evil.example"},
+            {"Host": "my_site.example:8000", "Origin": "http://my_site.example:8000"},
+            {"Host": "my_site.example"},
+            {"Host": "evil.example:80:80"},
+            {"Host": "[::1].evil.example"},
+            {"Host": ""},
+        ):
             assert client.request(method, path, headers=headers, **options).status_code == 403
     assert len(service.feed.catalogue) == 12
 

@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import http.client
+import logging
 import socket
+import struct
+import sys
 import threading
 import time
 
 import pytest
 import uvicorn
 
+from speedyfeed.errors import InputError
 from speedyfeed.serving.app import build_app
-from speedyfeed.serving.connections import connection_class
+from speedyfeed.serving.connections import connection_class, open_listeners
 from speedyfeed.serving.middleware import Limits, WriteAccess
 from speedyfeed.serving.service import Service
 
@@ -25,11 +29,11 @@ def server(request, tmp_path_factory):
     service = Service(tmp_path_factory.mktemp("none"), tmp_path_factory.mktemp("data"))
     app = build_app(service, WriteAccess(None, "127.0.0.1"), limits=LIMITS)
 
-    @app.get("/slow")
+    @app.get("/test/slow")  # two parts: a path of one part belongs to the page
     async def slow() -> None:
         await asyncio.sleep(0.5)
 
-    @app.get("/large")
+    @app.get("/test/large")
     async def large() -> str:
         return "x" * (32 << 20)
 
@@ -107,7 +111,7 @@ def test_requests_in_progress_do_not_keep_health_checks_out(server):
     with contextlib.ExitStack() as stack:
         busy = [stack.enter_context(open_connection(server)) for _ in range(LIMITS.max_requests)]
         for connection in busy:
-            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(b"GET /test/slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + 10
         refused = b""
         while not refused.startswith(b"HTTP/1.1 503") and time.monotonic() < deadline:
@@ -155,6 +159,23 @@ def test_what_is_no_http_is_refused_in_json(server):
     assert answer.endswith(b'{"detail":"This is not a valid HTTP request."}')
 
 
+@pytest.mark.parametrize("rest", [b"chunked\r\n\r\nZZ\r\n", b"identity\r\n\r\n{}"], ids=["chunk", "coding"])
+def test_a_body_that_is_no_http_is_refused_in_json(server, rest):
+    with open_connection(server) as connection:
+        connection.sendall(b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: " + rest)
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b'{"detail":"This is not a valid HTTP request."}')
+    assert is_healthy(server)
+
+
+def test_a_broken_request_is_not_answered_inside_another_answer(server):
+    with open_connection(server) as connection:
+        connection.sendall(b"GET /test/slow HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"no HTTP\r\n\r\n")
+        assert b"HTTP/1.1 400" not in read_all(connection)
+    assert is_healthy(server)
+
+
 def test_a_body_in_small_pieces_is_no_head(server):
     connection = http.client.HTTPConnection("127.0.0.1", server, timeout=20)
     pieces = (b"{}" if number == 0 else b" " * 10 for number in range(20_000))
@@ -176,6 +197,27 @@ def test_a_body_announced_above_the_limit_is_refused_at_once(server):
 
 def test_a_client_that_takes_no_answer_is_cut_off(server):
     with open_connection(server) as connection:
-        connection.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /test/large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(1)
         assert len(read_all(connection)) < 32 << 20
+
+
+def test_a_client_that_leaves_with_requests_in_line_is_no_error(server, monkeypatch):
+    failures = []
+    monkeypatch.setattr(
+        logging.getLogger("uvicorn.error"), "error", lambda *_, **__: failures.append(sys.exc_info())
+    )
+    with open_connection(server) as connection:
+        large = b"GET /test/large HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.sendall(large + 2 * (GET + b"\r\n"))  # the second waits for room, the third for the second
+        assert connection.recv(1)
+        time.sleep(0.2)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leaves at once
+    time.sleep(0.2)
+    assert is_healthy(server)
+    assert failures == []
+
+
+def test_an_empty_host_is_not_taken_for_all_addresses():
+    with pytest.raises(InputError, match="host '': is empty"):
+        open_listeners("", 0)

@@ -101,6 +101,20 @@ def test_names_are_parsed_and_packages_looked_for(monkeypatch):
         parse_trackers("wandb")
 
 
+def test_a_tracker_that_cannot_start_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
+    with pytest.raises(InputError, match=r"--track mlflow: .* leave mlflow out"):
+        MetricsFile(tmp_path, resume_step=-1, trackers=("mlflow",), settings=SETTINGS)
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**_):
+        raise wandb.errors.UsageError("No API key configured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(InputError, match="--track wandb: No API key configured; correct it, or leave wandb out"):
+        MetricsFile(tmp_path, resume_step=-1, trackers=("wandb",), settings=SETTINGS)
+
+
 def test_no_tracker_is_imported_before_it_is_used():
     lines = Path(trackers.__file__).read_text("utf-8").splitlines()
     top = [line for line in lines if line.startswith(("import ", "from "))]

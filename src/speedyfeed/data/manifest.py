@@ -7,7 +7,6 @@ A part of it, `TextFacts`, travels with every model trained on the store, so tha
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
 from speedyfeed.data.reader_options import ReaderOptions, reader_options_of
 from speedyfeed.errors import InputError, command
-from speedyfeed.files import write_json
+from speedyfeed.files import read_json, write_json
 
 STORE_VERSION = 4
 MANIFEST = "manifest.json"
@@ -229,7 +228,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read the manifest of a store; a folder without one, or of another store version, is refused."""
     try:
-        value = json.loads((path / MANIFEST).read_text("utf-8"))
+        value = read_json(path / MANIFEST)
         version = value["store_version"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path}: not a store; {_make_one(path)}") from error

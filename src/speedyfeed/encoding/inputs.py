@@ -6,7 +6,6 @@
 Serving therefore sees what training and evaluation saw.
 """
 
-import json
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from speedyfeed.data.manifest import TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, NewsTokens, Store
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
-from speedyfeed.files import write_json
+from speedyfeed.files import read_json, write_json
 from speedyfeed.models.id_maps import IdMaps, lookup_indices
 from speedyfeed.models.packed import Article, PackedNews, article_parts
 from speedyfeed.preparation.refine import Refiner
@@ -139,7 +138,7 @@ class Articles:
 def load_packer(folder: Path) -> Articles:
     """Load what `Articles.save` wrote, with the tokenizer of the same folder."""
     try:
-        facts = TextFacts.from_json(json.loads((folder / TEXT).read_text("utf-8")))
+        facts = TextFacts.from_json(read_json(folder / TEXT))
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder / TEXT}: was not written by this version; prepare the log and train the model again"

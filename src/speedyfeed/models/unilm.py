@@ -4,7 +4,6 @@ The model is BERT of transformers; the bias is passed to the bus attention as a 
 as they were published: a folder with weights, a configuration and a vocabulary, or the weights file itself.
 """
 
-import json
 import math
 import pickle
 from functools import cache
@@ -18,6 +17,7 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions as Output
 
 from speedyfeed.errors import InputError
+from speedyfeed.files import read_json
 from speedyfeed.tokenizers import CHECKPOINT_SUFFIXES
 
 
@@ -82,7 +82,7 @@ def load_unilm(
     folder = path if path.is_dir() else path.parent
     weights = path if path.is_file() else _only(folder, [f"*{suffix}" for suffix in CHECKPOINT_SUFFIXES])
     state = convert_keys(_read_state(weights))
-    settings = json.loads(_only(folder, ["config.json", "*config.json"]).read_text())
+    settings = read_json(_only(folder, ["config.json", "*config.json"]))
     settings.pop("model_type", None)
     settings.pop("type_vocab_size", None)
     if "rel_pos_bias.weight" not in state:

@@ -11,6 +11,7 @@ import numpy as np
 
 from speedyfeed.checksums import verify_checksums
 from speedyfeed.errors import InputError
+from speedyfeed.files import read_json
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
 from speedyfeed.retrieval.index import FACTS, BuildIndex, Embeddings, ExactIndex, Ids, Index
 
@@ -22,7 +23,7 @@ def open_index(folder: str | Path) -> Index:
     folder = Path(folder)
     verify_checksums(folder, "remove the folder to rebuild it")
     try:
-        facts = json.loads((folder / FACTS).read_text("utf-8"))
+        facts = read_json(folder / FACTS)
         if facts["kind"] == "exact":
             return ExactIndex.open(folder)
         return HnswIndex.open(folder, facts)

@@ -15,7 +15,8 @@ import sys
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from speedyfeed.errors import InputError
 from speedyfeed.serving.middleware import Limits
@@ -42,11 +43,17 @@ class LimitedConnection(HttpToolsProtocol):
         self._unparsed_bytes = 0  # received for a head, or around a body, that is not complete
         self._is_too_long = self._is_refused = False
         self._check: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None  # the request being answered; later ones may wait
 
     @property
     def is_answering(self) -> bool:
         """Whether a request is in progress."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_waiting_for_body(self) -> bool:
+        """Whether the only request in progress has no answer yet because its body is not complete."""
+        return self.is_answering and self.cycle.more_body and not (self.cycle.response_started or self.pipeline)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection; if there are too many, the one that has been idle longest is closed."""
@@ -63,6 +70,9 @@ class LimitedConnection(HttpToolsProtocol):
         if self._check is not None:
             self._check.cancel()
         self._unset_keepalive_if_required()  # the parent leaves it running after an error
+        if self._running is not None:  # the parent tells the newest request only, which may be a waiting one
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -111,12 +121,15 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a head that is no HTTP, or too long, in one line of JSON and close the connection."""
+        """Answer what is no HTTP, or a head that is too long, in one line of JSON and close the connection."""
         status, detail = HTTPStatus.BAD_REQUEST, "This is not a valid HTTP request."
         if self._is_too_long:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             detail = f"Address and headers of the request are longer than {self.limits.max_head} bytes."
-        if not self.is_answering:  # otherwise this would end up inside another answer
+        if self._is_waiting_for_body:  # which will never be whole: this is the answer
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not self.is_answering or self.cycle.disconnected:  # otherwise this would end up inside another answer
             body = f'{{"detail":"{detail}"}}'
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -126,6 +139,10 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.write_eof()
         # Closing at once, while the client still sends, would reset the connection before it reads the answer.
         self.loop.call_later(min(1.0, self.limits.close_seconds), self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _count(self, num_bytes: int) -> None:
         """Add to the size of the head; above the limit the parser is stopped by an error."""
@@ -170,8 +187,10 @@ def allow_files(number: int) -> None:
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:
     """Listen on every address of `host`; port 0 takes a free one, the same for all."""
+    if not host.strip():  # to the system that would be all addresses, where nobody chose them
+        raise InputError(f"host {host!r}: is empty; give --host 127.0.0.1 for this machine alone, 0.0.0.0 for all")
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise InputError(f"host {host!r}: no such address; give --host an address of this machine") from error
     listeners: list[socket.socket] = []

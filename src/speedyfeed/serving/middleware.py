@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fastapi import HTTPException, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -96,12 +96,21 @@ def is_loopback(host: str) -> bool:
 
 
 def _require_own_page(request: Request) -> None:
-    """Refuse writes by pages of other sites: a browser lets them reach loopback, but sends their origin."""
-    origin = request.headers.get("origin")
-    if not is_loopback(request.url.hostname or "") or (
-        origin is not None and urlsplit(origin).netloc != request.headers.get("host")
-    ):
+    """Refuse writes by pages of other sites: a browser lets them reach loopback, but sends their origin and host.
+
+    The headers are read as they were sent: `request.url` takes the server's own address for a host that it finds
+    malformed, such as `my_site.example`, whose owner may point it to loopback.
+    """
+    hosts = request.headers.getlist("host")
+    origins = [origin.partition("://")[2] for origin in request.headers.getlist("origin")]
+    if not all(is_loopback(_without_port(host)) for host in hosts) or not set(hosts).issuperset(origins):
         raise HTTPException(403, "Without a token, only this machine and the page of this service may write.")
+
+
+def _without_port(host: str) -> str:
+    """The name or address in a Host header."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host
 
 
 class Metrics:
@@ -212,7 +221,7 @@ class _LimitedBody:
             async with asyncio.timeout(self._limits.body_seconds):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, "The request body did not arrive in time.") from None
+            raise HTTPException(408, "The request body did not arrive in time.", {"Connection": "close"}) from None
         self._bytes += len(message.get("body", b""))
         self._is_complete = not message.get("more_body", False)
         if self._bytes > self._limits.max_body:

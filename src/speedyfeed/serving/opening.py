@@ -4,7 +4,6 @@ RUN/model -> Recommender -> graphs-FINGERPRINT (cached), precision.json (measure
 """
 
 import hashlib
-import json
 import logging
 import shutil
 from contextlib import suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 
 from speedyfeed.errors import InputError, command
-from speedyfeed.files import new_file, write_json
+from speedyfeed.files import new_file, read_json, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.storage import open_cached
 from speedyfeed.runtime import PRECISIONS, Precision, choose_precision
@@ -64,7 +63,7 @@ def _choose_precision(name: str, model: Recommender, fingerprint: str, measured:
         return choose_precision(name, device, lambda: None)
     key = [fingerprint, torch.__version__, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()]
     with suppress(OSError, ValueError, KeyError, TypeError):  # then it is measured again
-        known = json.loads(measured.read_text("utf-8"))
+        known = read_json(measured)
         if known["key"] == key and known["name"] in PRECISIONS:
             log.info("precision %s: as measured at an earlier start", known["name"])
             return Precision(name=known["name"], device=device, reason=str(known["reason"]))

@@ -34,10 +34,10 @@ NOT_READY = _describe({503: "The service is not ready, or too busy: try again so
 PROBLEMS = (
     _describe(
         {
-            400: "The request body is not valid JSON.",
+            400: "The request body is not valid JSON in UTF-8.",
             408: "The request body did not arrive in time.",
             413: "The request body is too long.",
-            415: "The content type of the request body is not application/json.",
+            415: "The content type of the request body is not application/json, or it is compressed.",
             422: "The request does not have the form described here.",
         }
     )
@@ -62,18 +62,28 @@ def add_problem_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         errors = error.errors()
         if any(one["type"] == "json_invalid" for one in errors):
-            return JSONResponse({"detail": "The request body is not valid JSON."}, 400)
+            return _answer_unread(request)
         if any(one["type"] == "model_attributes_type" for one in errors) and not _is_json(request):
             return JSONResponse({"detail": "The header Content-Type: should be application/json"}, 415)
         return JSONResponse({"detail": "; ".join(map(_describe_error, errors[:MAX_ERRORS]))}, 422)
 
     @app.exception_handler(HTTPException)
     async def answer_refused(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == 400:  # only the framework's: text that is not UTF-8, too deep, or no text at all
+            return _answer_unread(request)
         headers = dict(error.headers or {})
         if error.status_code == 405:  # the framework names the methods of the first route with that path only
             methods = {method for route in routes for method in _methods(route, request)}
             headers["Allow"] = ", ".join(sorted(methods))
         return JSONResponse({"detail": str(error.detail)}, error.status_code, headers)
+
+
+def _answer_unread(request: Request) -> JSONResponse:
+    """Answer to a body that is no JSON."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        return JSONResponse({"detail": "The header Content-Encoding: should be left out; send plain JSON"}, 415)
+    return JSONResponse({"detail": "The request body is not valid JSON in UTF-8."}, 400)
 
 
 def _is_json(request: Request) -> bool:

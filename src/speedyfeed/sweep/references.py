@@ -6,7 +6,6 @@ title length      longest or shortest title first, as clicks of train have it
 category counts   clicks of the history with the category of the candidate
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.evaluation.evaluate import RECALL_AT, SplitFacts, evaluate
 from speedyfeed.evaluation.metrics import RANKING, Pool, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
+from speedyfeed.files import read_json
 from speedyfeed.finished_run import days_of
 from speedyfeed.ragged import Ragged
 from speedyfeed.retrieval.index import Embeddings, ExactIndex
@@ -225,7 +225,7 @@ def _newsroom(store: Store, logs: Path) -> list[Reference]:
             )
     if not (logs / NEWSROOM).exists():
         return []
-    facts = json.loads((logs / NEWSROOM).read_text("utf-8"))
+    facts = read_json(logs / NEWSROOM)
     return [
         Reference(name="planted popularity and freshness", metrics={"auc": facts["popularity_auc"]}),
         Reference(name="best possible", metrics={"auc": facts["best_auc"]}),

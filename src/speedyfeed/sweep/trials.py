@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from speedyfeed.data.store import Store
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_file, write_json
+from speedyfeed.files import new_file, read_json, write_json
 from speedyfeed.finished_run import USER, number_users, open_data, open_finished_run
 from speedyfeed.progress import progress_bars
 from speedyfeed.run_evaluation import evaluate_run, write_per_impression
@@ -103,7 +103,7 @@ def run_trial(variant: Variant, seed: int, store: Store, out: Path, watch: Watch
         _train_and_evaluate(run, store, watch)
     for spent in (run.checkpoints, run.best):  # an evaluated run is never resumed
         shutil.rmtree(spent, ignore_errors=True)
-    found = json.loads((path / TRIAL).read_text("utf-8"))
+    found = read_json(path / TRIAL)
     return Trial(**found | {"curve": [ValidationPoint(**point) for point in found["curve"]]})
 
 

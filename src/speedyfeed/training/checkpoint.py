@@ -8,7 +8,6 @@
 A checkpoint is written to a temporary folder and renamed when complete; no pickle anywhere.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -24,7 +23,7 @@ from speedyfeed.batching.loader import LoaderState
 from speedyfeed.checksums import damaged, share_equal, verify_checksums, write_checksums
 from speedyfeed.encoding.cache import NewsCache
 from speedyfeed.errors import InputError
-from speedyfeed.files import new_folder, remove_folder, write_json
+from speedyfeed.files import new_folder, read_json, remove_folder, write_json
 from speedyfeed.pretrained import Recommender
 from speedyfeed.saved_model import WEIGHTS, load_weights
 from speedyfeed.training.metrics import MetricsFile
@@ -138,7 +137,7 @@ def load_checkpoint(
 ) -> tuple[Progress, LoaderState]:
     """Load a checkpoint into the given parts; return the progress and the state of the loader."""
     try:
-        state = json.loads((path / STATE).read_text("utf-8"))
+        state = read_json(path / STATE)
         progress = Progress(**state["progress"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _other_version(path, error) from error

@@ -11,6 +11,7 @@ from typing import Any, Self, TextIO
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.errors import InputError
+from speedyfeed.files import parse_json
 from speedyfeed.training.distributed.process_group import Traffic
 from speedyfeed.training.trackers import DEFAULT, TrackedRun, Tracker, open_trackers
 
@@ -218,7 +219,7 @@ def _values(path: Path) -> list[dict[str, float]]:
     found: list[dict[str, float]] = []
     for number, line in enumerate(_lines(path), 1):
         try:
-            values = json.loads(line)
+            values = parse_json(line)
             float(values["step"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}:{number}: is damaged; remove this line and resume") from error

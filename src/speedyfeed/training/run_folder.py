@@ -23,7 +23,7 @@ from speedyfeed.checksums import SEAL, damaged, is_intact, seal, sha256
 from speedyfeed.data.manifest import MANIFEST, TextFacts
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, Store
 from speedyfeed.errors import InputError, command
-from speedyfeed.files import new_folder, write_json
+from speedyfeed.files import new_folder, read_json, write_json
 from speedyfeed.saved_model import find_recommender
 from speedyfeed.training.config import RunConfig
 
@@ -169,7 +169,7 @@ def open_run(path: str | Path) -> RunFolder:
     """Open an existing run folder."""
     path = Path(path)
     try:
-        values = json.loads((path / RUN).read_text("utf-8"))
+        values = read_json(path / RUN)
         is_whole = is_intact(values)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path}: no run here; start one with: {command('train', 'STORE', path)}") from error

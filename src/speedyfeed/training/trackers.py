@@ -9,21 +9,21 @@
 A package is imported when a run uses it. A resumed run continues what it had begun: `trackers.json` has its ids.
 """
 
-import json
 import os
 import re
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import time
 from typing import Any, Protocol
 
 from speedyfeed.errors import InputError
-from speedyfeed.files import write_json
+from speedyfeed.files import read_json, write_json
 
 DEFAULT = "tensorboard"
 PROJECT = "speedyfeed"
@@ -55,7 +55,7 @@ class TrackedRun:
     def remember(self, tracker: str, make: Callable[[], str]) -> str:
         """Return the id that the run has with a tracker; a new one is made and saved first."""
         path = self.folder / IDS
-        ids = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        ids = read_json(path) if path.exists() else {}
         if tracker not in ids:
             ids[tracker] = make()
             write_json(path, ids)
@@ -82,6 +82,17 @@ def open_trackers(names: Sequence[str], run: TrackedRun) -> list[Tracker]:
     return [TRACKERS[name](run) for name in names]
 
 
+@contextmanager
+def _reporting(name: str, kind: type[Exception]) -> Iterator[None]:
+    """Report errors of a tracker's own kind, such as a missing login or a lost service, in one line."""
+    try:
+        yield
+    except kind as error:
+        raise InputError(
+            f"--track {name}: {error}; correct it, or leave {name} out: what was trained goes on with --resume"
+        ) from error
+
+
 class _TensorBoard:
     def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -100,35 +111,42 @@ class _WandB:
     def __init__(self, run: TrackedRun) -> None:
         import wandb
 
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.folder.name,
-            dir=str(run.folder),
-            id=run.remember("wandb", lambda: secrets.token_hex(4)),
-            resume="allow",
-            config=dict(run.settings),
-            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
-        )
+        self._reporting = partial(_reporting, "wandb", wandb.Error)
+        with self._reporting():
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                name=run.folder.name,
+                dir=str(run.folder),
+                id=run.remember("wandb", lambda: secrets.token_hex(4)),
+                resume="allow",
+                config=dict(run.settings),
+                settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+            )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
+        with self._reporting():
+            self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        with self._reporting():
+            self._run.finish()
 
 
 class _MLflow:
     def __init__(self, run: TrackedRun) -> None:
         from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
+
+        self._reporting = partial(_reporting, "mlflow", MlflowException)
 
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri is None:
             uri = (run.folder / "mlruns").absolute().as_uri()
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # files are what belongs into a run folder
-        self._client = client = MlflowClient(tracking_uri=uri)
 
         def start() -> str:
+            client = self._client
             experiment = client.get_experiment_by_name(PROJECT)
             number = client.create_experiment(PROJECT) if experiment is None else experiment.experiment_id
             started = client.create_run(number, run_name=run.folder.name).info.run_id
@@ -137,19 +155,22 @@ class _MLflow:
                 client.log_batch(started, params=settings[first : first + 100])
             return str(started)
 
-        self._run_id = run.remember("mlflow", start)
+        with self._reporting():
+            self._client = MlflowClient(tracking_uri=uri)
+            self._run_id = run.remember("mlflow", start)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time())
         names = {name: re.sub(r"[^\w./ -]", "_", name) for name in values}
-        self._client.log_batch(
-            self._run_id, metrics=[Metric(names[name], float(value), now, step) for name, value in values.items()]
-        )
+        metrics = [Metric(names[name], float(value), now, step) for name, value in values.items()]
+        with self._reporting():
+            self._client.log_batch(self._run_id, metrics=metrics)
 
     def close(self) -> None:
-        self._client.set_terminated(self._run_id)
+        with self._reporting():
+            self._client.set_terminated(self._run_id)
 
 
 class _Trackio:

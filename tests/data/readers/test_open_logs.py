@@ -38,6 +38,18 @@ def test_an_unrecognisable_folder_lists_the_formats_and_their_files(tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [(("manifest.json", "news/x"), "a prepared store"), (("run.json", "metrics.jsonl"), "a training run")],
+)
+def test_what_was_made_from_logs_is_not_taken_for_logs(tmp_path, names, kind):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=f"found {kind}, expected raw logs"):
+        open_logs(tmp_path)
+
+
 def test_an_unknown_format_lists_the_known_ones(tmp_path):
     with pytest.raises(InputError, match=r"format 'csv': found no such format, expected one of mind: .*; choose"):
         open_logs(tmp_path, "csv")

@@ -45,6 +45,9 @@ FORMATS = tuple(READERS)
 MAX_SHOWN = 10
 """Number of files that the message about an unknown folder names."""
 
+MADE_HERE = {"a prepared store": ("manifest.json", "news"), "a training run": ("run.json", "metrics.jsonl")}
+"""What this program makes, and the names by which it is told from logs."""
+
 
 def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | None = None) -> Logs:
     """Open all splits of a folder of logs, in the order train, valid, dev, test; None recognises the format.
@@ -86,6 +89,9 @@ def open_split(
 
 
 def _recognise(folder: Path) -> str:
+    for kind, names in MADE_HERE.items():
+        if all((folder / name).exists() for name in names):
+            raise InputError(f"{folder}: found {kind}, expected raw logs; give the folder it was made from")
     for name, reader in READERS.items():
         if reader.recognises(folder):
             return name

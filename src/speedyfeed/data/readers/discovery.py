@@ -34,6 +34,8 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 """Words in the names of files that decide between several whose columns would do."""
 MAX_TABLES = 30
 """Number of tables up to which a folder is searched by columns."""
+MAX_SHOWN = 12
+"""Number of columns of a table that a message names."""
 
 Pair = dict[str, PartedTable]
 
@@ -137,7 +139,7 @@ def _several(folder: Path, pairs: list[Pair]) -> InputError:
 
 
 def _nothing(folder: Path, known: Mapping[str, PartedTable], tables: Sequence[PartedTable]) -> InputError:
-    shown = "; ".join(f"{table.name} ({', '.join(table.names)})" for table in tables) or "none"
+    shown = "; ".join(f"{table.name} ({_few(table.names)})" for table in tables) or "none"
     missing = " and ".join(table for table in TABLES if table not in known)
     without = [table.path.name for table in tables if any(re.fullmatch(r"-?[\d.]+", name) for name in table.names)]
     hint = f"; if the first line of {without[0]} is no header, put one before it" if without else ""
@@ -146,6 +148,11 @@ def _nothing(folder: Path, known: Mapping[str, PartedTable], tables: Sequence[Pa
         "body, and one with user, item and time; name them with --tables items=FILE,interactions=FILE, and their "
         f"columns with --columns title=COLUMN,...{hint}"
     )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first names of columns, for a message."""
+    return ", ".join([*names[:MAX_SHOWN], *(["..."] if len(names) > MAX_SHOWN else [])])
 
 
 def _open(folder: Path, paths: Sequence[Path], options: ReaderOptions) -> PartedTable:

@@ -30,6 +30,7 @@ from speedyfeed.data.readers.columns import is_list, open_parquet, read_batches
 from speedyfeed.data.readers.json_list import read_array
 from speedyfeed.data.readers.text import Lines, read_lines
 from speedyfeed.errors import InputError
+from speedyfeed.files import parse_json
 
 _JSON = (".jsonl", ".json", ".ndjson")
 _TEXT = (".csv", ".tsv", *_JSON)
@@ -176,7 +177,7 @@ class HeadedTable:
         rows: list[dict[str, Any]] = []
         for place, text in enumerate(lines.text.to_pylist()):
             try:
-                row = json.loads(text)
+                row = parse_json(text)
                 found = f"a JSON {type(row).__name__}"
             except ValueError as error:
                 row, found = _parse_literal(text), f"no JSON ({error})"
