@@ -116,9 +116,7 @@ class Feed:
         )
         config = query.rerank
         if query.candidates is None:
-            rows, scores_NQ = self._retriever.retrieve(
-                users, query.k, config, reads.num_clicks, search_filter, rules
-            )
+            rows, scores_NQ = self._retriever.retrieve(users, query.k, config, reads, search_filter, rules)
         else:
             known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in known.items() if row is None]
