@@ -224,13 +224,15 @@ def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserClick
             gain_N = base_N - config.diversity * (nearest_N + told_N)
         if config.diversity:
             gain_N = gain_N - config.diversity * sections.divergence_N()
-        is_due = is_left & sections.is_due_N(len(chosen))
-        best = int(np.where(is_due if is_due.any() else is_left, gain_N, -np.inf).argmax())
+        is_open = is_left
+        if (is_due := sections.is_due_N(len(chosen))) is not None and (is_due & is_left).any():
+            is_open = is_due & is_left
+        best = int(np.where(is_open, gain_N, -np.inf).argmax())
         chosen.append(best)
         sections.add(best)
         cosines_N = units_ND @ units_ND[best]
         nearest_N = np.maximum(nearest_N, cosines_N)
-        told_N += np.where(cosines_N >= EVENT, cosines_N, 0)
+        told_N += cosines_N * (cosines_N >= EVENT)
         is_left[best] = False
         is_left &= nearest_N < config.duplicates
         if headlines_N is not None and headlines_N[best] != NO_HEADLINE:
@@ -267,25 +269,26 @@ class _Sections:
         self._is_used = bool(self._wanted_G.sum() > 0 and present_G.sum() > 1)
         self._wanted_G = self._wanted_G / max(self._wanted_G.sum(), 1e-12)
         self._counts_G = np.zeros(len(self._wanted_G))
-        promised_G = config.diversity * user.own_shares_G * present_G
-        self._promised_KG = np.floor(promised_G * np.arange(1, k + 1)[:, None] + ROUNDING)
+        self._promised_KG = np.floor(
+            config.diversity * user.own_shares_G * present_G * np.arange(1, k + 1)[:, None] + ROUNDING
+        )
+        self._promises = bool(self._promised_KG[-1:].any())
 
     def add(self, candidate: int) -> None:
         if self._codes_N is not None and self._codes_N[candidate] != NO_SECTION:
             self._counts_G[self._codes_N[candidate]] += 1
 
-    def is_due_N(self, num: int) -> NDArray[np.bool_] | bool:
-        """Which candidates must come next after `num` articles, lest a promise is broken here or later.
+    def is_due_N(self, num: int) -> NDArray[np.bool_] | None:
+        """Which candidates must come next after `num` articles, lest a promise is broken; None if any may.
 
         That is so when as many promised articles are missing from a beginning of the list as it has free places.
         """
-        if self._codes_N is None:
-            return False
+        if self._codes_N is None or not self._promises:
+            return None
         missing_KG = np.maximum(self._promised_KG[num:] - self._counts_G, 0)
         is_full_K = missing_KG.sum(1) >= np.arange(1, len(missing_KG) + 1)
-        if not is_full_K.any():
-            return False
-        return np.asarray((missing_KG[is_full_K.argmax()] > 0)[self._codes_N])
+        first = int(is_full_K.argmax())
+        return np.asarray((missing_KG[first] > 0)[self._codes_N]) if is_full_K[first] else None
 
     def divergence_N(self) -> NDArray[np.float64] | float:
         """Divergence of the list's sections from the wanted ones with each candidate added.
