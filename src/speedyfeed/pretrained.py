@@ -38,7 +38,15 @@ from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
 from speedyfeed.models.packed import Article
 from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.retrieval.interests import group_clicks
-from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserClicks, popularity_weight, retrieval_size
+from speedyfeed.retrieval.rerank import (
+    Candidates,
+    RerankConfig,
+    UserClicks,
+    popularity_weight,
+    retrieval_size,
+    shortlist,
+    top_positions,
+)
 from speedyfeed.retrieval.rerank import rerank as rerank_candidates
 from speedyfeed.saved_model import CONFIG, WEIGHTS, find_recommender, load_weights, other_version, remedy_for
 from speedyfeed.scoring import Users
@@ -161,11 +169,11 @@ class Recommender(RecommenderModule):
         reads = UserClicks.from_sections(
             own, catalogue.section_clicks, read_LD=news_VD[excluded], headlines_L=catalogue.headlines[excluded]
         )
-        size = retrieval_size(k, config)
-        found = [_top(scores_V, size) for scores_V in scores_VQ.T]
+        found = [shortlist(scores_VQ, catalogue.sections, k, config, reads)]
         clicks_V = None if catalogue.num_clicks is None else np.asarray(catalogue.num_clicks, np.float64)
         if clicks_V is not None and popularity_weight(config, reads.num_clicks) > 0:
-            found.append(_top(np.where(np.isinf(scores_VQ[:, 0]), -np.inf, clicks_V), size))
+            clicks_left_V = np.where(np.isinf(scores_VQ[:, 0]), -np.inf, clicks_V)
+            found.append(top_positions(clicks_left_V, retrieval_size(k, config)))
         rows = np.unique(np.concatenate(found))
         candidates = Candidates(
             embeddings_ND=news_VD[rows],
@@ -366,12 +374,6 @@ def _require_list(words: Sequence[str], name: str) -> None:
     """Refuse a single text where several are meant, as its letters would be taken for them."""
     if isinstance(words, str):
         raise InputError(f"{name} {words!r}: found a single text, expected a list; give [{words!r}]")
-
-
-def _top(values: NDArray[np.floating], k: int) -> NDArray[np.int64]:
-    """Positions of the k largest values, those of -inf left out."""
-    top = np.argpartition(-values, k)[:k] if k < len(values) else np.arange(len(values))
-    return np.asarray(top[~np.isinf(values[top])], np.int64)
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Re-ranking: what each term does, and that nothing changes where it is off."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from speedyfeed.retrieval.rerank import (
     newness,
     popularity_weight,
     rerank,
+    retrieval_size,
     shares,
+    shortlist,
 )
 
 NOBODY = UserClicks.from_sections(np.array([], np.int64), np.ones(4))
@@ -124,6 +127,47 @@ def test_the_sections_of_a_list_follow_the_clicks():
     assert devoted.argmax() == 2
 
 
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_three_clicks_on_three_sections_put_all_three_into_the_first_ten(first):
+    """Every score for one section is far above every score for the others, as for a soft maximum of one topic."""
+    sections = np.repeat([1, 2, 3], 40)
+    found = candidates(np.linspace(1, 0, 120) + 9 * (sections == first), sections=sections)
+    flat = replace(RerankConfig(), halving_clicks=0)
+    chosen = sections[rerank(found, 30, flat, user(1, 2, 3))]
+    for places, least in ((10, 1), (20, 2), (30, 3)):
+        assert np.bincount(chosen[:places], minlength=4)[1:].min() >= least
+    assert (chosen[:8] == first).all()  # and no more than that is promised
+    assert np.bincount(sections[rerank(found, 30, PLAIN, user(1, 2, 3))], minlength=4)[first] == 30
+    missing = UserClicks.from_sections(np.array([1, 2, 4]), np.ones(5))  # of the last there is no candidate
+    assert len(rerank(found, 30, flat, missing)) == 30
+
+
+def test_the_best_of_each_clicked_section_are_candidates():
+    scores = np.concatenate([np.linspace(9, 8, 300), [3.0, 2.0, 1.0, -np.inf, 0.0]])
+    sections = np.array([1] * 300 + [2, 2, 3, 3, 0])
+    found = shortlist(scores[:, None], sections, 5, RerankConfig(), user(1, 2, 3))
+    size = retrieval_size(5, RerankConfig())
+    assert found.tolist() == [*range(size), 300, 301, 302]
+    assert shortlist(scores[:, None], sections, 5, PLAIN, user(1, 2, 3)).tolist() == list(range(5))
+    both = np.stack([scores, -scores], 1)
+    assert 304 in shortlist(both, sections, 5, RerankConfig(), user(1))  # the best for the second interest
+
+
+def test_each_further_story_of_one_event_costs_more(monkeypatch):
+    """Five reports of one storm, no two of them copies, score higher than everything else."""
+
+    def reports(shared):
+        embeddings = np.concatenate([np.eye(30)[:5] + shared * np.eye(30)[29], np.eye(30)[5:25]])
+        found = candidates(np.concatenate([np.full(5, 1.0), np.linspace(0.5, -2, 20)]), embeddings=embeddings)
+        return rerank(found, 6, RerankConfig(halving_clicks=0), NOBODY) < 5
+
+    assert reports(2)[0]
+    assert reports(2).sum() == 2  # at cosines of .8
+    assert reports(0.8).sum() == 5  # cosines of .4: of one kind, and not of one event
+    monkeypatch.setattr(rerank_module, "EVENT", 2)
+    assert reports(2).sum() == 5  # the largest cosine alone is no larger for the fifth than for the second
+
+
 def test_wanted_shares_begin_with_everybodys_and_end_with_ones_own():
     everyone = np.array([5.0, 6.0, 2.0, 2.0])
     new = shares(UserClicks.from_sections(np.array([], np.int64), everyone), newness(RerankConfig(), 0))
@@ -145,7 +189,7 @@ def test_divergence_is_zero_where_shares_agree_and_large_where_a_section_is_miss
 def test_the_divergence_of_each_next_article_is_that_of_the_longer_list():
     """The fast update in the choice, and the definition."""
     codes = np.array([0, 1, 2, 3, 3])
-    sections = rerank_module._Sections(codes, RerankConfig(), user(1, 1, 2, 3))
+    sections = rerank_module._Sections(codes, 5, RerankConfig(), user(1, 1, 2, 3))
     counts = np.zeros(4)
     for chosen in (None, 1, 4, 0, 3):
         if chosen is not None:

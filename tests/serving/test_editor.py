@@ -4,13 +4,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from speedyfeed.data.readers import open_logs
 from speedyfeed.serving.app import build_app
 from speedyfeed.serving.feedback import Feedback
-from speedyfeed.serving.journal import Journal
+from speedyfeed.serving.journal import Journal, News
 from speedyfeed.serving.middleware import WriteAccess
 from speedyfeed.serving.query import Query
 from speedyfeed.serving.rules import Rule, Rules
@@ -57,6 +58,19 @@ def test_why_names_position_reasons_and_rules(client):
     assert banned["position"] is None
     assert [rule["kind"] for rule in banned["rules"]] == ["ban"]
     assert client.get("/v1/why", params={"news": "no such"}).status_code == 404
+
+
+def test_why_tells_the_position_in_the_very_list_that_was_answered(client, service):
+    rng = np.random.default_rng(0)
+    news = [News(news_id=f"M{number}", title=f"number {number}") for number in range(150)]
+    service.feed.catalogue.add(news, rng.normal(size=(150, 16)).astype(np.float32))
+    for asked in ({"k": 5}, {"k": 30}, {"k": 8, "diversity": 0.9}, {"k": 8, "popularity": 1, "freshness": 2}):
+        listed = feed(client, history=["N9", "M1"], **asked)
+        for place in (0, len(listed) // 2, len(listed) - 1):
+            params = {"news": listed[place], "history": ["N9", "M1"], **asked}
+            assert client.get("/v1/why", params=params).json()["position"] == place + 1
+    below = next(name for name in feed(client, history=["N9", "M1"], k=30) if name not in listed)
+    assert client.get("/v1/why", params={**params, "news": below}).json()["position"] is None
 
 
 def test_the_editors_routes_need_the_token(client):
@@ -157,7 +171,7 @@ def test_feedback_is_exported_as_a_log_that_prepare_reads(client, service, tmp_p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from speedyfeed.serving.journal import Journal
+from speedyfeed.serving.journal import Journal, News
 
 journal = Journal(Path(sys.argv[1]))
 journal.write_feedback({"user_id": "U1", "time": 5.0, "actions": {"N1": "click"}, "history": []})

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.pretrained import Recommender
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.serving import opening as opening_module
@@ -60,6 +62,34 @@ def test_learned_popularity_is_part_of_the_scores_where_the_model_says_so(rerank
     )
     assert ids(answer) == [one.news_id for one in expected]
     assert answer.ranked[0].score == pytest.approx(expected[0].score, rel=1e-4)
+
+
+@pytest.mark.parametrize("score_all", [10_000, 0], ids=["scored whole", "searched"])
+def test_one_click_each_on_three_sections_gives_all_three(score_all, monkeypatch):
+    """Articles of one section are close to each other, and score higher than all of the others."""
+    monkeypatch.setattr("speedyfeed.serving.retriever.SCORE_ALL", score_all)
+    rng = np.random.default_rng(0)
+    section = np.repeat([0, 1, 2], [400, 100, 100])
+    noise = rng.normal(size=(600, 16)) * np.array([0.1, 0.4, 0.4])[section, None]
+    news = np.eye(3, 16)[section] + noise
+    news = (news / np.linalg.norm(news, axis=1, keepdims=True)).astype(np.float32)
+    names = [f"N{number}" for number in range(600)]
+    model = build_recommender()
+    model.catalogue = Catalogue(
+        news_ids=names,
+        titles=names,
+        categories=[("sports", "food", "travel")[one] for one in section],
+        embeddings_VD=torch.from_numpy(news),
+    )
+    feed = Feed(model, "fingerprint", build_index(news, GraphConfig(graphs_from=0)), batcher=None)
+    history = [names[0], names[400], names[500]]
+    for rerank, num_sections in ((PLAIN, 1), (RerankConfig(), 3)):
+        expected = model.recommend(history, k=10, rerank=rerank)
+        answer = feed.recommend(Query(history=history, k=10, rerank=rerank), news[:0])
+        assert len({one.category for one in expected}) == num_sections
+        assert len({one.news.category for one in answer.ranked}) == num_sections
+        if score_all:
+            assert ids(answer) == [one.news_id for one in expected]
 
 
 def test_a_story_with_the_headline_of_one_read_or_seen_is_not_shown_again(feed, model):

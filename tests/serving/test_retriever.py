@@ -6,7 +6,7 @@ import torch
 
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.retrieval.interests import group_clicks
-from speedyfeed.retrieval.rerank import PLAIN, RerankConfig, retrieval_size
+from speedyfeed.retrieval.rerank import PLAIN, RerankConfig, UserClicks, retrieval_size
 from speedyfeed.serving import retriever as retriever_module
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import LiveCatalogue, SearchFilter, build_index
@@ -50,7 +50,8 @@ def retrieve(model, clicks, config, graphs):
     retriever = Retriever(catalogue=live, added=model.catalogue.added, adds_biases=False)
     users = model.encode_interests(news[clicks], config.interests)
     only = SearchFilter(excluded_rows=frozenset(clicks.tolist()))
-    return *retriever.retrieve(users, K, config, len(clicks), only, Rules()), users
+    reads = UserClicks.from_sections(np.zeros(len(clicks), np.int64), np.ones(1))
+    return *retriever.retrieve(users, K, config, reads, only, Rules()), users
 
 
 @pytest.mark.parametrize("config", [PLAIN, RerankConfig(halving_clicks=0)], ids=["plain", "re-ranked"])

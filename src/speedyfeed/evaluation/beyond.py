@@ -31,6 +31,8 @@ from speedyfeed.retrieval.rerank import (
     rerank,
     retrieval_size,
     shares,
+    shortlist,
+    top_positions,
 )
 from speedyfeed.scoring import Users
 
@@ -165,12 +167,10 @@ def _retrieve(
     pool: NDArray[np.integer], users: Users, facts: NewsFacts, config: RerankConfig, own: UserClicks
 ) -> NDArray[np.int64]:
     """The articles of the pool that a list is chosen from."""
-    size = retrieval_size(LIST, config)
-    values = list(_score(users, facts.news_VD[pool]).T)
+    found = [shortlist(_score(users, facts.news_VD[pool]), facts.sections_V[pool], LIST, config, own)]
     if facts.clicks_V is not None and popularity_weight(config, own.num_clicks) > 0:
-        values.append(facts.clicks_V[pool])
-    found = [pool[np.argsort(-one, kind="stable")[:size]] for one in values]
-    return np.unique(np.concatenate(found)).astype(np.int64)
+        found.append(top_positions(facts.clicks_V[pool], retrieval_size(LIST, config)))
+    return np.asarray(pool[np.unique(np.concatenate(found))], np.int64)
 
 
 def _encode_interests(

@@ -10,13 +10,19 @@ popularity the logarithm of clicks, all standardized over the candidates; an art
 average, because most are new. For a new user w is 1, and every `halving_clicks` clicks halve what it has above
 `popularity`; the shares of sections that the list should have move from those of all clicks to the user's own at
 the same rate. Likeness is the largest cosine to an article above (maximal marginal relevance, Carbonell and
-Goldstein, 1998); miscalibration is the divergence of the list's sections from these shares (Steck, 2018).
+Goldstein, 1998) and the sum of those from `EVENT` up, so that each further story of one event costs more;
+miscalibration is the divergence of the list's sections from these shares (Steck, 2018).
+
+Calibration weighs, and does not promise. What is promised: among the first n articles every section has at least
+`diversity` times its share of the user's clicks, rounded down, as far as there are candidates. One click each on
+three sections puts all three into the first ten.
 
 Of near-duplicates, by cosine or by an identical headline, one is shown; none where the user has read one already.
 
 Shapes: N candidates, L clicks, Q queries (the user, then each interest), G sections, D embedding width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,8 +38,14 @@ NO_SECTION = 0
 """Code of articles without a section; they count for no section."""
 LEAST_NEWNESS = 0.01
 """Newness below which a user is not new at all."""
+EVENT = 0.7
+"""Cosine similarity from which two articles tell of the same event."""
+SPARE = 5
+"""Candidates of each clicked section, beyond those that a list must have, because some may be near-duplicates."""
 INTEREST = 0.25
 """Weight of the score for the best interest in taste; the rest is the score for the user."""
+ROUNDING = 1e-9
+"""Added before numbers of articles are rounded down, as 10 times .3 times a third should be 1."""
 SMOOTHING = 0.01
 """Part of the wanted shares mixed into those of a list, so that a missing section is bad but not infinitely so."""
 
@@ -111,6 +123,13 @@ class UserClicks:
     headlines_L: NDArray[np.integer] | None = None
     """Codes of their headlines; None where headlines are unknown."""
 
+    @property
+    def own_shares_G(self) -> NDArray[np.float64]:
+        """Share of each section in the user's clicks on any section; all 0 without such clicks."""
+        own_G = self.sections_G.astype(np.float64)
+        own_G[NO_SECTION] = 0
+        return np.asarray(own_G / max(own_G.sum(), 1e-12))
+
     @classmethod
     def from_sections(
         cls,
@@ -134,6 +153,32 @@ class UserClicks:
 def retrieval_size(k: int, config: RerankConfig) -> int:
     """Number of articles to retrieve for the user, for each interest, and among the most popular ones."""
     return k if config == PLAIN else 2 * k + 20
+
+
+def shortlist(
+    scores_NQ: NDArray[np.floating],
+    sections_N: NDArray[np.integer],
+    k: int,
+    config: RerankConfig,
+    user: UserClicks,
+) -> NDArray[np.int64]:
+    """Positions of the articles to choose a list of k from: the best for each query, and of each clicked section.
+
+    Articles with a score of -inf are left out.
+    """
+    found = [top_positions(scores_N, retrieval_size(k, config)) for scores_N in scores_NQ.T]
+    if config.diversity:
+        for section in np.flatnonzero(user.own_shares_G):
+            of_section = np.flatnonzero(sections_N == section)
+            num = math.ceil(config.diversity * user.own_shares_G[section] * k) + SPARE
+            found.append(of_section[top_positions(scores_NQ[of_section, 0], num)])
+    return np.unique(np.concatenate(found))
+
+
+def top_positions(values_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:
+    """Positions of the k largest values, in no order; those of -inf are left out."""
+    top = np.argpartition(-values_N, k)[:k] if k < len(values_N) else np.arange(len(values_N))
+    return np.asarray(top[~np.isinf(values_N[top])], np.int64)
 
 
 def relevance(candidates: Candidates, config: RerankConfig, num_clicks: int) -> NDArray[np.float64]:
@@ -168,8 +213,8 @@ def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserClick
     if not config.diversity and config.duplicates > 1:
         return np.argsort(-relevance_N, kind="stable")[:k]
     units_ND = _unit(candidates.embeddings_ND)
-    sections = _Sections(candidates.sections_N, config, user)
-    nearest_N = np.full(len(units_ND), -np.inf)
+    sections = _Sections(candidates.sections_N, k, config, user)
+    nearest_N, told_N = np.full(len(units_ND), -np.inf), np.zeros(len(units_ND))
     headlines_N = candidates.headlines_N if config.duplicates <= 1 else None
     is_left = ~_is_read(units_ND, headlines_N, config, user)
     chosen: list[int] = []
@@ -177,13 +222,18 @@ def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserClick
     while len(chosen) < k and is_left.any():
         gain_N = base_N
         if config.diversity and chosen:
-            gain_N = base_N - config.diversity * nearest_N
+            gain_N = base_N - config.diversity * (nearest_N + told_N)
         if config.diversity:
             gain_N = gain_N - config.diversity * sections.divergence_N()
-        best = int(np.where(is_left, gain_N, -np.inf).argmax())
+        is_open = is_left
+        if (is_due := sections.is_due_N(len(chosen))) is not None and (is_due & is_left).any():
+            is_open = is_due & is_left
+        best = int(np.where(is_open, gain_N, -np.inf).argmax())
         chosen.append(best)
         sections.add(best)
-        nearest_N = np.maximum(nearest_N, units_ND @ units_ND[best])
+        cosines_N = units_ND @ units_ND[best]
+        nearest_N = np.maximum(nearest_N, cosines_N)
+        told_N += cosines_N * (cosines_N >= EVENT)
         is_left[best] = False
         is_left &= nearest_N < config.duplicates
         if headlines_N is not None and headlines_N[best] != NO_HEADLINE:
@@ -208,7 +258,9 @@ def _is_read(
 class _Sections:
     """Sections of a list so far, and how far each candidate would bring them from the wanted shares."""
 
-    def __init__(self, codes_N: NDArray[np.integer] | None, config: RerankConfig, user: UserClicks) -> None:
+    def __init__(
+        self, codes_N: NDArray[np.integer] | None, k: int, config: RerankConfig, user: UserClicks
+    ) -> None:
         self._codes_N = codes_N
         if codes_N is None:
             return
@@ -218,10 +270,26 @@ class _Sections:
         self._is_used = bool(self._wanted_G.sum() > 0 and present_G.sum() > 1)
         self._wanted_G = self._wanted_G / max(self._wanted_G.sum(), 1e-12)
         self._counts_G = np.zeros(len(self._wanted_G))
+        self._promised_KG = np.floor(
+            config.diversity * user.own_shares_G * present_G * np.arange(1, k + 1)[:, None] + ROUNDING
+        )
+        self._promises = bool(self._promised_KG[-1:].any())
 
     def add(self, candidate: int) -> None:
         if self._codes_N is not None and self._codes_N[candidate] != NO_SECTION:
             self._counts_G[self._codes_N[candidate]] += 1
+
+    def is_due_N(self, num: int) -> NDArray[np.bool_] | None:
+        """Which candidates must come next after `num` articles, lest a promise is broken; None if any may.
+
+        That is so when as many promised articles are missing from a beginning of the list as it has free places.
+        """
+        if self._codes_N is None or not self._promises:
+            return None
+        missing_KG = np.maximum(self._promised_KG[num:] - self._counts_G, 0)
+        is_full_K = missing_KG.sum(1) >= np.arange(1, len(missing_KG) + 1)
+        first = int(is_full_K.argmax())
+        return np.asarray((missing_KG[first] > 0)[self._codes_N]) if is_full_K[first] else None
 
     def divergence_N(self) -> NDArray[np.float64] | float:
         """Divergence of the list's sections from the wanted ones with each candidate added.
@@ -246,13 +314,11 @@ class _Sections:
 
 def shares(user: UserClicks, newness: float) -> NDArray[np.float64]:
     """Shares of sections that a list should have: those of all clicks for a new user, then the user's own."""
-    own_G = user.sections_G.astype(np.float64)
-    own_G[NO_SECTION] = 0
+    own_G = user.own_shares_G
     everyone_G = user.all_sections_G.astype(np.float64)
     everyone_G[NO_SECTION] = 0
-    weight = newness if own_G.sum() else 1.0
-    wanted_G = (1 - weight) * own_G / max(own_G.sum(), 1e-12) + weight * everyone_G / max(everyone_G.sum(), 1e-12)
-    return np.asarray(wanted_G)
+    weight = newness if own_G.any() else 1.0
+    return np.asarray((1 - weight) * own_G + weight * everyone_G / max(everyone_G.sum(), 1e-12))
 
 
 def divergence(wanted_G: NDArray[np.floating], found_XG: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.rules import Rule
 
-WHY_K = 200
-"""Number of articles among which `why` looks for an article's position."""
-
 MapPosition = tuple[float, float]
 """x and y on the map of all articles, from -1 to 1."""
 
@@ -62,7 +59,7 @@ class Why:
     ranked: Ranked
     """The article with its score and reasons."""
     position: int | None
-    """Position in the feed, from 1; None if it is not among the first `WHY_K`."""
+    """Position in the feed, from 1; None if it is not in a list of the length asked for."""
     is_clicked: bool
     """Whether it is in the history, and therefore not recommended."""
     num_clicks: int | None

@@ -29,7 +29,7 @@ from speedyfeed.retrieval.rerank import (
     rerank,
 )
 from speedyfeed.runtime import Precision
-from speedyfeed.serving.answer import WHY_K, Answer, MapPosition, Ranked, Reason, Why
+from speedyfeed.serving.answer import Answer, MapPosition, Ranked, Reason, Why
 from speedyfeed.serving.clicks import Clicks
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import Embeddings, LiveCatalogue, SearchFilter, SearchHits
@@ -116,9 +116,7 @@ class Feed:
         )
         config = query.rerank
         if query.candidates is None:
-            rows, scores_NQ = self._retriever.retrieve(
-                users, query.k, config, reads.num_clicks, search_filter, rules
-            )
+            rows, scores_NQ = self._retriever.retrieve(users, query.k, config, reads, search_filter, rules)
         else:
             known = {news_id: self.catalogue.row(news_id) for news_id in query.candidates}
             unknown += [news_id for news_id, row in known.items() if row is None]
@@ -137,13 +135,16 @@ class Feed:
             clicks=map_positions,
         )
 
-    def why(self, news_id: str, history: Sequence[str], rules: Rules = NO_RULES) -> Why | None:
-        """Why an article is where it is in the feed of a user with this history; None if its id is unknown."""
+    def why(self, news_id: str, query: Query, rules: Rules = NO_RULES) -> Why | None:
+        """Why an article is where it is in the answer to this query; None if its id is unknown.
+
+        The history of the query holds ids only.
+        """
         row = self.catalogue.row(news_id)
         if row is None:
             return None
-        clicks = Clicks.resolve(history, self.catalogue.embeddings([]), self.catalogue)
-        answer = self.recommend(Query(history=history, k=WHY_K), rules=rules)
+        clicks = Clicks.resolve(query.history, self.catalogue.embeddings([]), self.catalogue)
+        answer = self.recommend(query, rules=rules)
         found = [one.news.news_id for one in answer.ranked]
         rows = np.array([row])
         scores_NQ = self._retriever.score(self._model.encode_clicks(clicks.embeddings), rows)
@@ -153,9 +154,9 @@ class Feed:
         return Why(
             ranked=self._rank(hits, self._explain(hits, clicks))[0],
             position=1 + found.index(news_id) if news_id in found else None,
-            is_clicked=news_id in history,
+            is_clicked=news_id in query.history,
             num_clicks=None if num_clicks is None else int(num_clicks[0]),
-            popularity_weight=popularity_weight(RerankConfig(), len(clicks.positions)),
+            popularity_weight=popularity_weight(query.rerank, len(clicks.positions)),
             rules=[rule for rule in rules.all if rule.concerns(news_id, news.category)],
         )
 

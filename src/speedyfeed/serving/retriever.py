@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from speedyfeed.retrieval.interests import group_clicks
-from speedyfeed.retrieval.rerank import RerankConfig, popularity_weight, retrieval_size
+from speedyfeed.retrieval.rerank import RerankConfig, UserClicks, popularity_weight, retrieval_size, shortlist
 from speedyfeed.scoring import Users
 from speedyfeed.serving.live_catalogue import Embeddings, LiveCatalogue, Rows, SearchFilter
 from speedyfeed.serving.rules import Rules
@@ -45,20 +45,19 @@ class Retriever:
         users: Users,
         k: int,
         config: RerankConfig,
-        num_clicks: int,
+        reads: UserClicks,
         search_filter: SearchFilter,
         rules: Rules,
     ) -> tuple[Rows, Embeddings]:
         """Rows that a list of k is chosen from, and their scores for the user and each interest, scores_NQ."""
         size = retrieval_size(k, config)
         wanted = self._boosted(users, k, search_filter, rules)
-        if self.adds_biases or popularity_weight(config, num_clicks) > 0:
+        if self.adds_biases or popularity_weight(config, reads.num_clicks) > 0:
             nobody = np.zeros((0, users.vectors_BKD.size(2)), np.float32)
             wanted.append(self.catalogue.retrieve(nobody, size, search_filter, popular=True))
         rows, scores_NQ = self._close(users, size, search_filter, wanted)
         is_kept = np.isin(rows, np.concatenate([rows[:0], *wanted]))
-        for scores_N in scores_NQ.T:
-            is_kept[np.argpartition(-scores_N, size)[:size] if size < len(rows) else slice(None)] = True
+        is_kept[shortlist(scores_NQ, self.catalogue.sections(rows), k, config, reads)] = True
         return rows[is_kept], scores_NQ[is_kept]
 
     def score(self, users: Users, rows: Rows) -> Embeddings:

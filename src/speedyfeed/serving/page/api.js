@@ -16,7 +16,8 @@ export const requests = {
   recommend: (query) => post("v1/recommend", query),
   story: (news) => get(`v1/news/${id(news)}`),
   similar: (news, k) => get(`v1/news/${id(news)}/similar?k=${k}`),
-  why: (news, history) => get(`v1/why?${new URLSearchParams([["news", news], ...history.map((one) => ["history", one])])}`),
+  why: (news, { history, categories, ...settings }) =>
+    get(`v1/why?${new URLSearchParams([["news", news], ...history.map((one) => ["history", one]), ...Object.entries(settings)])}`),
   publish: (news) => write("v1/news", { news: [news] }),
   feedback: (user, history, actions) => write("v1/feedback", { user, history, actions }),
   rule: (rule) => write("v1/rules", rule),

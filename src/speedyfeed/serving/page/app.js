@@ -91,7 +91,7 @@ async function route() {
   }
   const before = state.history.filter((one) => one.news_id !== id);
   try {
-    const news = await openStory(id, before, { writes: state.writes, act });
+    const news = await openStory(id, before, { ...queryFor(before), k: state.k }, { writes: state.writes, act });
     if (!location.hash.endsWith(encodeURIComponent(id))) return;
     $("stories").hidden = true;
     $("story").hidden = false;
@@ -129,13 +129,17 @@ const publishing = {
     state.fresh.add(id);
     await Promise.all([refresh(), loadAbout()]);
   },
-  rankOf: async (id, k) => {
-    const ranked = await send(requests.recommend({ ...queryFor(state.history), k }));
-    return ranked.news.findIndex((one) => one.news_id === id) + 1;
+  // Lists of different lengths may order stories differently: the answer names the length that it is true for.
+  rankOf: async (id) => {
+    for (const k of new Set([state.k, 3 * PAGE_SIZE, MAX_K])) {
+      const ranked = await send(requests.recommend({ ...queryFor(state.history), k }));
+      const rank = ranked.news.findIndex((one) => one.news_id === id) + 1;
+      if (rank || k >= MAX_K) return { rank, k };
+    }
   },
-  show: async (id, rank) => {
+  show: async (id, k) => {
     location.hash = "";
-    await change({ k: Math.max(PAGE_SIZE, rank) });
+    await change({ k });
     showStory(id);
   },
 };

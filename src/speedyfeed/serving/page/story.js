@@ -11,10 +11,10 @@ const RULE_HOURS = 24;
 
 let latest = null; // an answer for a story that was left meanwhile is not drawn
 
-// Fetch and draw the story for a user who had this history before; returns the article of the story.
-export async function openStory(id, history, { writes, act }) {
+// Fetch and draw the story for a user who had this history before, whose feed answers `query`; returns the article.
+export async function openStory(id, history, query, { writes, act }) {
   latest = id;
-  const asked = { story: requests.story(id), similar: requests.similar(id, SIMILAR), why: requests.why(id, history.map((one) => one.news_id)) };
+  const asked = { story: requests.story(id), similar: requests.similar(id, SIMILAR), why: requests.why(id, query) };
   const [news, similar, why] = await Promise.all([asked.story, asked.similar, asked.why].map((one) => send(one)));
   if (latest !== id) return news;
   $("story-text").replaceChildren(
@@ -24,7 +24,7 @@ export async function openStory(id, history, { writes, act }) {
     ...(news.abstract ? [element("p", { className: "standfirst" }, news.abstract)] : []),
     ...paragraphs(news.body).map((text) => element("p", { className: "body" }, text)),
     news.abstract || news.body ? "" : element("p", { className: "hint" }, "There is only a headline for this one."));
-  drawWhy(why, history, asked.why);
+  drawWhy(why, history, query.k, asked.why);
   $("similar").replaceChildren(...similar.news.map((one) => element("li", { className: "small", topic: one.category },
     vignette(one), element("div", { className: "text" }, kicker(one), element("h4", {}, element("a", { href: addressOf(one) }, one.title))))));
   $("similar-copy").replaceChildren(copyButton("Copy as curl", () => curlOf(asked.similar)));
@@ -45,11 +45,11 @@ function paragraphs(body) {
     sentences.slice(part * SENTENCES, (part + 1) * SENTENCES).join("").trim());
 }
 
-function drawWhy(why, history, request) {
+function drawWhy(why, history, k, request) {
   const lines = [];
   const percent = Math.round(100 * why.popularity_weight);
   if (why.position) lines.push(`It is number ${why.position} in your feed.`);
-  else if (!why.is_clicked) lines.push("It is not among the first 200 stories of your feed.");
+  else if (!why.is_clicked) lines.push(`It is not among the first ${k} stories of your feed.`);
   if (!history.length) lines.push("You are new here, so the page shows what many people read, across all topics.");
   else if (!why.reasons.length) lines.push("No single story you read is much like it.");
   if (history.length && percent > 0) lines.push(`What many people read still makes up ${percent}% of your ranking; it gives way to your taste as you read.`);

@@ -9,15 +9,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from speedyfeed import __version__
+from speedyfeed.retrieval.rerank import RerankConfig
 from speedyfeed.serving.dependencies import Context, NewsId, OpenFeed
 from speedyfeed.serving.live_catalogue import Embeddings
 from speedyfeed.serving.problems import NOT_FOUND, PROBLEMS
+from speedyfeed.serving.query import Query as FeedQuery
 from speedyfeed.serving.schemas.fields import MAX_HISTORY, MAX_K
 from speedyfeed.serving.schemas.news import ListAnswer, RankedNews, StoryAnswer
 from speedyfeed.serving.schemas.recommendation import RecommendAnswer, RecommendBody, WhyAnswer
 from speedyfeed.serving.schemas.state import AboutAnswer
 
 MAX_MAP = 2000
+AS_RECOMMEND = "As in the request for recommendations."
 
 router = APIRouter(tags=["read"], responses=PROBLEMS)
 
@@ -73,10 +76,16 @@ async def why(
         list[str],
         Query(max_length=MAX_HISTORY, description="Ids of clicks, oldest first; repeat for several."),
     ] = [],  # noqa: B006
+    k: Annotated[int, Query(ge=1, le=MAX_K, description="Length of the list in which it is looked for.")] = 10,
+    diversity: Annotated[float, Query(ge=0, le=1, description=AS_RECOMMEND)] = RerankConfig().diversity,
+    popularity: Annotated[float, Query(ge=0, le=1, description=AS_RECOMMEND)] = 0.0,
+    freshness: Annotated[float, Query(ge=0, le=100, description=AS_RECOMMEND)] = 0.0,
 ) -> WhyAnswer:
-    """Explain why an article is where it is in the feed of a user, or why it is not there."""
+    """Explain why an article is where it is in the answer to `POST /v1/recommend`, or why it is not there."""
     rules = context.service.rules()
-    found = await context.reads.run(lambda: feed.why(news, history, rules))
+    rerank = RerankConfig(diversity=diversity, popularity=popularity, freshness=freshness)
+    query = FeedQuery(history=history, k=k, rerank=rerank)
+    found = await context.reads.run(lambda: feed.why(news, query, rules))
     if found is None:
         raise HTTPException(404, "No such article.")
     return WhyAnswer.from_why(found)

@@ -131,7 +131,7 @@ class RecommendAnswer(BaseModel):
 class WhyAnswer(RankedNews):
     """Why an article is where it is in the feed of a user."""
 
-    position: int | None = Field(description="Position in the feed, from 1; null if not among the first 200.")
+    position: int | None = Field(description="Position in the feed, from 1; null if not among the first k.")
     is_clicked: bool = Field(description="Whether it is in the history, and therefore not recommended.")
     num_clicks: int | None = Field(description="Number of clicks on it by anybody; null where clicks are unknown.")
     popularity_weight: float = Field(
