@@ -15,6 +15,7 @@ from speedyfeed.models.bus import (
     _dense,
     _grouped,
     build_layout,
+    bus_attention,
 )
 from tests.models.families import (
     CONFIGS,
@@ -143,6 +144,25 @@ def test_the_varlen_keys_are_the_grouped_keys(news: list[list[int]], bus: bool) 
         parts.append(torch.einsum("aij,jah->iah", weights, values[seen]))
     scoring = Scoring(scaling=1.0, dropout=0.0, window=None, bias=None)
     torch.testing.assert_close(torch.cat(parts), _grouped(query, key, value, layout, scoring))
+
+
+def test_bf16_attention_is_fp32_attention_rounded() -> None:
+    layout = layout_of([[9, 4, 7], [3], [9, 2], [5]])
+    generator = torch.Generator().manual_seed(0)
+    upstream, *inputs = torch.randn(4, 1, 2, len(layout.order_T), 16, generator=generator).bfloat16()
+
+    def attend(dtype: torch.dtype) -> list[Tensor]:
+        leaves = [one.to(dtype).requires_grad_() for one in inputs]
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            out, _ = bus_attention(torch.nn.Identity(), *leaves, None, layout=layout)
+        return [out, *torch.autograd.grad(out, leaves, upstream.transpose(1, 2).to(dtype))]
+
+    trained, exact = attend(torch.bfloat16), attend(torch.float32)
+    for ours, theirs in zip(trained, exact, strict=True):
+        assert torch.equal(ours, theirs.bfloat16())
+    with torch.no_grad():
+        encoded, _ = bus_attention(torch.nn.Identity(), *inputs, None, layout=layout)
+    torch.testing.assert_close(encoded, trained[0], rtol=2**-7, atol=2**-7)
 
 
 def test_attention_dropout_drops() -> None:

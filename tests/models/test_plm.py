@@ -7,8 +7,16 @@ from transformers import AutoModel, GPT2Config, MobileBertConfig, MPNetConfig, P
 
 from speedyfeed.errors import InputError
 from speedyfeed.models.bus import build_layout
-from speedyfeed.models.plm import build_encoder, first_position, load_config, load_encoder, max_length, verify
-from tests.models.families import CONFIGS, build, random_tokens
+from speedyfeed.models.plm import (
+    build_encoder,
+    first_position,
+    load_config,
+    load_encoder,
+    max_length,
+    stay_in_bf16,
+    verify,
+)
+from tests.models.families import CONFIGS, LENGTHS, Pass, build, error, gradient_error, packed_pass, random_tokens
 
 TINY = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -21,6 +29,23 @@ def test_a_local_folder_is_loaded_and_proved(family: str, tmp_path: Path) -> Non
     assert loaded.config._attn_implementation == "bus"
     for name, weight in loaded.named_parameters():
         assert torch.equal(weight, saved.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_staying_in_bf16_is_about_as_exact_as_autocast(family: str) -> None:
+    model, tokens = build(family), random_tokens(LENGTHS)
+
+    def encode(dtype: torch.dtype) -> Pass:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            return packed_pass(model, tokens, LENGTHS, [2, 3, 1])
+
+    exact, plain = encode(torch.float32), encode(torch.bfloat16)
+    stay_in_bf16(model)
+    ours, unchanged = encode(torch.bfloat16), encode(torch.float32)
+    assert ours.hidden.dtype == torch.bfloat16
+    assert error(ours.hidden, exact.hidden) <= 2 * error(plain.hidden, exact.hidden)
+    assert gradient_error(ours, exact) <= 2 * gradient_error(plain, exact)
+    assert torch.equal(unchanged.hidden, exact.hidden)
 
 
 def test_minilm_is_found_without_the_hub() -> None:

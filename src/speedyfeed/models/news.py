@@ -25,7 +25,7 @@ from speedyfeed.models.frozen import FrozenBelow, FrozenStates
 from speedyfeed.models.id_maps import UNKNOWN
 from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.models.packed import PackedNews
-from speedyfeed.models.plm import first_position, load_encoder, max_length
+from speedyfeed.models.plm import first_position, load_encoder, max_length, stay_in_bf16
 from speedyfeed.tokenizers import load_tokenizer, parse_encoder
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class NewsEncoder(NewsModule):
         self.encoder = encoder or load_encoder(
             config.encoder, hidden_dropout=config.hidden_dropout, attention_dropout=config.attention_dropout
         )
+        stay_in_bf16(self.encoder)
         self._tokenizer = tokenizer
         if config.segment_length > max_length(self.encoder):
             raise InputError(

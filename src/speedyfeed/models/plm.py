@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -64,6 +64,16 @@ def build_encoder(config: PreTrainedConfig) -> PreTrainedModel:
     """Build an encoder of this configuration with random weights, to load saved ones into."""
     model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="bus")
     return _without_pooler(model)
+
+
+def stay_in_bf16(model: PreTrainedModel) -> None:
+    """Have hidden states stay in bf16 from layer to layer where a CPU computes in it; nothing changes elsewhere.
+
+    Autocast alone adds residuals and normalizes in fp32, and casts to bf16 before every matrix product.
+    """
+    embeddings = getattr(model, "embeddings", None)
+    if isinstance(embeddings, nn.Module):
+        embeddings.register_forward_hook(_to_bf16)
 
 
 def load_config(source: str) -> PreTrainedConfig:
@@ -139,6 +149,11 @@ def _load_stock(
     model = _without_pooler(model)
     verify(model, name)
     return model
+
+
+def _to_bf16(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    is_bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return output.bfloat16() if is_bf16 and output.device.type == "cpu" else output
 
 
 def _without_pooler(model: PreTrainedModel) -> PreTrainedModel:
