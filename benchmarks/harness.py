@@ -4,7 +4,7 @@ A benchmark is a module with
 
     measure(config) -> figures      frozen dataclasses both; the command line is made from the config
     tables(figures) -> str          Markdown that reads well in a terminal
-    draw(figures, folder) -> files  PNG figures; optional
+    draw(figures, folder) -> files  PNG or SVG figures; optional
 
 Variants are timed round by round, one after the other: a slow moment of a busy machine then affects all of them,
 and ratios stay meaningful where seconds do not.
@@ -146,7 +146,7 @@ def as_command(module: ModuleType, name: str) -> SimpleNamespace:
     options: list[tuple[str, Any, Any]] = [
         ("config", Annotated[config_type(module), arg(name="")], field()),
         ("json", Annotated[bool, arg(help="Print the figures as one JSON object.")], False),
-        ("out", Annotated[Path | None, arg(help="Folder to write NAME.json, NAME.md and PNG files to.")], None),
+        ("out", Annotated[Path | None, arg(help="Folder to write NAME.json, NAME.md and figures to.")], None),
     ]
     arguments = dataclasses.make_dataclass("Arguments", options, frozen=True, kw_only=True)
     return SimpleNamespace(__doc__=module.__doc__, Arguments=arguments, run=partial(_run, module, name))

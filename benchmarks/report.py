@@ -56,8 +56,8 @@ QUICK: Mapping[str, Sequence[str]] = {
 """Options of --quick: the least that every benchmark can measure."""
 QUICK_NEWSROOM = SynthConfig(users=300, news=600)
 """Newsroom of --quick, for all benchmarks that need a store."""
-APART = ("growth", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
-"""Benchmarks that start several processes and take longer; not part of the report."""
+APART = ("time-to-quality", "growth", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
+"""Benchmarks that start several processes or take longer; not part of the report."""
 LAST_LINES = 12
 """Last lines of a failed benchmark's messages that the report shows."""
 

@@ -72,7 +72,7 @@ def plain_numbers(axis: "Axis", ticks: Sequence[float] | None = None) -> None:
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write a PNG file, whole or not at all."""
+    """Write a PNG or SVG file, whole or not at all; its suffix says which."""
     with new_file(path) as partial:
-        figure.savefig(partial, format="png", dpi=120)
+        figure.savefig(partial, format=path.suffix.removeprefix("."), dpi=120)
     return path
