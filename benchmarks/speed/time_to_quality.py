@@ -333,19 +333,25 @@ def tables(figures: TimeToQualityFigures) -> str:
 
 def draw(figures: TimeToQualityFigures, folder: Path) -> list[Path]:
     """Draw the AUC of every side against its training time, and the goals."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     figure, ax = new_figure("Validation AUC against training time", width=11, height=6)
     last = figures.curves[-1].name
     for number, curve in enumerate(figures.curves):
         colour = {CONVENTIONAL: ACCENT, last: DARK}.get(curve.name, COLOURS[2 + number % (len(COLOURS) - 2)])
         style = "o-" if curve.name in (CONVENTIONAL, last) else "o--"
-        trained = curve.points[1:]
-        ax.plot([p.seconds / 60 for p in trained], [p.auc for p in trained], style, color=colour, label=curve.name)
-    ax.axhline(figures.curves[0].points[0].auc, color="0.6", linewidth=1, label="initial weights, conventional")
+        start, *trained = curve.points
+        minutes = [trained[0].seconds / 120, *(point.seconds / 60 for point in trained)]
+        ax.plot(minutes, [start.auc, *(p.auc for p in trained)], style, color=colour, label=curve.name)
     for goal in figures.goals:
         ax.axhline(goal.auc, color="0.3", linewidth=1.5, linestyle=":", label=f"goal: {goal.what}")
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter("{x:g}")
-    ax.set_xlabel("minutes of training, without validations; log scale")
+    ax.set_xlabel(
+        "minutes of training, without validations; log scale\n(the first point of a side is before training)"
+    )
     ax.set_ylabel("AUC")
     ax.legend(fontsize=11, loc="center left", bbox_to_anchor=(1, 0.5))
     return [save(figure, folder / "time-to-quality.svg")]
