@@ -101,6 +101,7 @@ class Page:
         """Open a story of the feed, wait until it is there and counted as read, and return its title."""
         title = self.titles()[number]
         self.find(f".story:nth-child({number + 1}) h3 a").click()
+        self.wait(lambda: self.find("#story").is_displayed())  # the title may be there from the time before
         self.wait(lambda: self.texts("#story-title") == [title] and self.history()[:1] == [title])
         self.wait(lambda: self.find("#feed").get_attribute("aria-busy") == "false")
         return title

@@ -108,6 +108,16 @@ def test_everything_by_keyboard(page):
     page.wait(lambda: page.focused().get_attribute("id") == "headline")
 
 
+def test_the_tabs_of_a_phone_never_cover_the_story_in_focus(page):
+    top = "return arguments[0].getBoundingClientRect().top"
+    with page.phone(390, 844):
+        link, tabs = page.find(".story:nth-child(4) h3 a"), page.find(".tabs")
+        page.run("scrollBy({ top: arguments[0], behavior: 'instant' })", page.run(top, link) - page.run(top, tabs))
+        assert page.run(top, link) == pytest.approx(page.run(top, tabs), abs=2)  # behind them
+        page.run("arguments[0].focus()", link)
+        page.wait(lambda: page.run(top, link) + link.size["height"] <= page.run(top, tabs))
+
+
 def test_light_and_dark(page):
     colour = "return getComputedStyle(document.body).backgroundColor"
     before = page.run(colour)

@@ -78,6 +78,16 @@ def test_centres_of_clicks_find_what_a_large_catalogue_has(model, graphs, config
     assert np.mean(by_mean) < 0.7  # so that the first figure says something
 
 
+def test_centres_are_the_weighted_means_of_groups_of_clicks(model):
+    users = model.encode_interests(model.catalogue.embeddings_VD[clicks_on(3, 17, 4)].numpy(), 1)
+    weights, vectors = users.weights_BPK[0, 0].numpy(), users.vectors_BKD[0].numpy()
+    vectors, weights = vectors[weights > 0], weights[weights > 0]
+    groups = group_clicks(vectors, retriever_module.CENTRES)
+    assert 1 < len(groups) < len(vectors)
+    expected = [np.average(vectors[group], axis=0, weights=weights[group]) for group in groups]
+    np.testing.assert_allclose(retriever_module._centres(users), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("user", ["attentive", "additive"])
 def test_users_with_one_vector_have_interests_and_a_soft_maximum_has_them_all(user):
     model = build_recommender(user=user)

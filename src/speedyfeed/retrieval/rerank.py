@@ -56,7 +56,7 @@ class RerankConfig:
 
     diversity: float = 0.3
     """Weight of diversity against relevance, from 0 to 1: dissimilar articles, from categories in the proportions
-    of the user's clicks."""
+    of the user's clicks; at least this part of each proportion is kept."""
     popularity: float = 0.0
     """Weight of popularity against the user's taste, from 0 to 1, for users with many clicks; new users get
     more."""

@@ -6,7 +6,8 @@ A user with one vector is searched for by it. A soft maximum has no single vecto
 clicks is close to few of them. A small catalogue is scored whole; in a large one, articles are searched for near
 the centres of several groups of clicks, more of them than there are interests.
 
-Shapes: Q queries (the user, then each interest), K vectors of the user, N candidates, V rows, D embedding width.
+Shapes: Q queries (the user, then each interest), K vectors of the user, C groups of them, N candidates, V rows,
+D embedding width.
 """
 
 from dataclasses import dataclass, replace
@@ -107,4 +108,7 @@ def _centres(users: Users) -> Embeddings:
     weights_K = users.weights_BPK[0, 0].numpy()
     vectors_KD, weights_K = users.vectors_BKD[0].numpy()[weights_K > 0], weights_K[weights_K > 0]
     groups = group_clicks(vectors_KD, CENTRES)
-    return np.stack([np.average(vectors_KD[group], axis=0, weights=weights_K[group]) for group in groups])
+    weights_CK = np.zeros((len(groups), len(vectors_KD)), np.float32)
+    for number, group in enumerate(groups):
+        weights_CK[number, group] = weights_K[group] / weights_K[group].sum()
+    return np.asarray(weights_CK @ vectors_KD)
