@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from speedyfeed.cli.evaluate import print_report
 from speedyfeed.data.store import Impressions, Timelines
 from speedyfeed.evaluation.evaluate import evaluate, seen_in_training
 from speedyfeed.evaluation.metrics import RANKING, measure_ranking
@@ -138,7 +139,7 @@ def test_the_same_seed_gives_the_same_report(impressions, news_VD):
     assert reports[0] == reports[1]
 
 
-def test_a_single_target_has_hit_and_ndcg_among_the_pool():
+def test_a_single_target_has_hit_and_ndcg_among_the_pool(capsys):
     news_VD = np.concatenate([np.zeros((1, 1)), np.arange(20, 0, -1)[:, None]]).astype(np.float32)
     shown = Impressions(  # articles 1, 2, ... are retrieved in this order by everyone; article 0 has no text
         candidates=Ragged(values=np.array([1, 3, 0, *range(1, 21)]), offsets=np.arange(24)),
@@ -166,3 +167,6 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool():
     assert report.groups["news_seen"].metrics["hit@10"].mean == 1
     assert report.groups["news_clicked_1_to_4"].metrics["hit@10"].mean == 0
     assert report.groups["news_clicked_5_up"].metrics["hit@10"].mean == 1
+    print_report(report, "dev")
+    left_out = "left out: 1 on articles that the user had clicked before"
+    assert f"dev: 22 clicks, each to be found among all articles; {left_out}" in capsys.readouterr().out

@@ -123,7 +123,10 @@ def print_report(report: "Report", split: str) -> None:
     overall = report.overall
     are_targets = "hit@10" in overall.metrics
     if are_targets:
-        print(f"{split}: {len(report.values['hit@10']):,} clicks, each to be found among all articles")
+        num_found = overall.metrics["hit@10"].num_impressions
+        repeated = len(report.values["hit@10"]) - num_found
+        rest = f"; left out: {repeated:,} on articles that the user had clicked before" if repeated else ""
+        print(f"{split}: {num_found:,} clicks, each to be found among all articles{rest}")
     else:
         print(
             f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
