@@ -121,6 +121,7 @@ def test_requests_in_progress_do_not_keep_health_checks_out(server):
             assert is_healthy(server)
         assert refused.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in refused
+        assert all(connection.recv(1) for connection in busy)  # else they are in progress in the next test too
 
 
 HEADS = {
