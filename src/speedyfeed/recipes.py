@@ -35,8 +35,8 @@ def speed_unilm() -> RunConfig:
 def speed_top() -> RunConfig:
     """MiniLM of which the last two layers are trained; the layers below run once per article.
 
-    About a third of the cost of training all layers, and half a point of AUC less on MIND titles. Cached rows drift
-    less, so the learning rate of the language model can be higher.
+    About a third of the cost of training all layers, and half a point of AUC less on MIND titles. Cached rows
+    drift less, so the learning rate of the language model can be higher.
     """
     return replace(
         speed_mini(), news=NewsEncoderConfig(train_layers=TOP_LAYERS), train=TrainConfig(encoder_lr=5e-5)
