@@ -28,6 +28,9 @@ BENCHMARKS = {
     "quality": Benchmark("quality.quality", "the main table: baselines and Speed-Mini, over seeds"),
     "cache": Benchmark("quality.cache", "AUC, time, hit rate and drift for several values of gamma"),
     "ablation": Benchmark("quality.ablation", "AUC without bus, without cache and without refinement"),
+    "defaults": Benchmark(
+        "quality.defaults", "AUC with one default of training at a time changed to another choice"
+    ),
     "id-models": Benchmark("quality.id_models", "models of item ids, which read no text, on a shop's log"),
     "ranks": Benchmark("speed.ranks", "cost of a step on 1, 2 and 4 ranks, and a model of many devices"),
     "kills": Benchmark("robustness.kills", "runs in which a rank is killed: cost, and whether anything is lost"),
@@ -36,7 +39,7 @@ BENCHMARKS = {
     "schema": Benchmark("robustness.schema", "requests made from the OpenAPI document, against a real server"),
     "sudden": Benchmark("robustness.sudden", "every command killed at random moments: nothing lost or half-made"),
     "all": Benchmark(
-        "report", "all of these but time-to-quality, growth, ranks and robustness, as one report with figures"
+        "report", "all of these but time-to-quality, growth, defaults, ranks and robustness, as one report"
     ),
 }
 

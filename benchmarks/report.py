@@ -56,7 +56,7 @@ QUICK: Mapping[str, Sequence[str]] = {
 """Options of --quick: the least that every benchmark can measure."""
 QUICK_NEWSROOM = SynthConfig(users=300, news=600)
 """Newsroom of --quick, for all benchmarks that need a store."""
-APART = ("time-to-quality", "growth", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
+APART = ("time-to-quality", "growth", "defaults", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
 """Benchmarks that start several processes or take longer; not part of the report."""
 LAST_LINES = 12
 """Last lines of a failed benchmark's messages that the report shows."""
@@ -67,7 +67,7 @@ Facts = dict[str, Any]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in --work."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in --work."""
     logs: Path | None = None
     """Raw logs of --store, which `ablation` prepares without refinement."""
     out: Path | None = None

@@ -23,10 +23,8 @@ LOG = """COPY (SELECT * EXCLUDE (history, before), coalesce(before, []) AS histo
     WHERE news_id IN (SELECT unnest(candidates) FROM shown WHERE time < '{end}')) TO '{path}/news.parquet'"""
 
 
-def main(
-    folder: Path, encoder: str = "minilm", frozen: bool = False, users: int = 4000, days: int = 7, port: int = 8000
-) -> None:
-    """Serve a newsroom for days and train in the night before each; with a frozen encoder nights are short."""
+def main(folder: Path, encoder: str = "minilm", users: int = 4000, days: int = 7, port: int = 8000) -> None:
+    """Serve a newsroom for days and train in the night before each, after the first from the model before."""
     logs = folder / "logs"
     synthesize(logs, SynthConfig(users=users, news=users, format="parquet"))
     duckdb.execute(f"CREATE TABLE shown AS FROM '{logs}/*/impressions.parquet'")
@@ -39,9 +37,10 @@ def main(
             start, end = (today + timedelta(number) for number in days_from_now)
             duckdb.execute(LOG.format(path=path, logs=logs, start=start, end=end))
         like, earlier = (folder / f"{name}-{night - 1}" if night else None for name in ("store", "run"))
-        prepare(window, store, None if night else PrepareConfig(encoder=encoder), like=like)
-        settings = {"encoder": encoder, "encoder_lr": 0 if frozen else 2e-5, "epochs": 1 if night else 3}
-        train(store, run, recipe("speed-mini", validations=0, **settings), warm_start=earlier)
+        text = {} if night else {"encoder": encoder}  # that of the store before, otherwise
+        prepare(window, store, PrepareConfig(validation=0, **text), like=like)
+        name, epochs = ("speed-top", 1) if night else ("speed-mini", 3)  # a warm start trains the last two layers
+        train(store, run, recipe(name, encoder=encoder, epochs=epochs, validations=0), warm_start=earlier)
         (folder / "next").symlink_to(run.name)
         (folder / "next").replace(folder / "current")  # at every moment the link leads to a run
         if not night:

@@ -22,6 +22,7 @@ from speedyfeed.recipes import recipe
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import checkpoints
 from speedyfeed.training.loop import train
+from speedyfeed.training.metrics import load_saved
 from speedyfeed.training.run_folder import open_run, start_run
 
 
@@ -248,6 +249,29 @@ def test_a_damaged_line_of_metrics_is_named(made, copy):
     (copy / "metrics.jsonl").write_text("\n".join([lines[0], lines[1][3:], *lines[2:]]) + "\n", "utf-8")
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: is damaged"):
         train(open_run(copy), open_store(made / "store"))
+
+
+def test_metrics_that_are_gone_are_missed(copy):
+    """They say which model was saved, which `evaluate` and `compare` tell."""
+    (copy / "metrics.jsonl").unlink()
+    with pytest.raises(InputError, match=r"metrics\.jsonl: is missing, .* give the model alone"):
+        load_saved(copy)
+    assert load_saved(copy / "model") is None
+
+
+@pytest.mark.parametrize("change", ["cut", "other clicks"])
+def test_metrics_that_say_something_else_than_the_run_are_refused(copy, change):
+    saved, lines = load_saved(copy), (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
+    best = max(
+        (line for line in lines if "validation_auc" in line), key=lambda line: json.loads(line)["validation_auc"]
+    )
+    other = json.dumps(json.loads(best) | {"clicks": saved.clicks + 1}) + "\n"
+    changed = (
+        [other if line == best else line for line in lines] if change != "cut" else lines[: lines.index(best)]
+    )
+    (copy / "metrics.jsonl").write_text("".join(changed), "utf-8")
+    with pytest.raises(InputError, match=r"metrics\.jsonl: is damaged, .* give the model alone"):
+        load_saved(copy)
 
 
 def test_check_reads_every_file(made, copy, capsys):

@@ -85,8 +85,13 @@ def test_the_architecture_page_names_every_package_and_module() -> None:
     assert {name for layer in draw_layers.read_layers() for name in layer} - named == set()
 
 
-def test_the_citation_has_the_version_of_the_package() -> None:
-    assert f"\nversion: {speedyfeed.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+def test_package_citation_and_changelog_have_one_version_and_date() -> None:
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    (date,) = re.findall(r"^date-released: (.+)$", citation, re.M)
+    assert f"\nversion: {speedyfeed.__version__}\n" in citation
+    releases = re.findall(r"^## \[(\d.*?)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert releases[0] == (speedyfeed.__version__, date)
+    assert [day for _, day in releases] == sorted((day for _, day in releases), reverse=True)
 
 
 def test_the_code_of_extending_runs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import speedyfeed
@@ -42,6 +43,15 @@ def test_every_package_has_a_layer_and_every_layer_is_there() -> None:
     assert found - set(FRONT) == {name for layer in LAYERS for name in layer}
 
 
+def test_no_module_is_part_of_a_cycle() -> None:
+    """Within a package too: `prepare` raises where there is one, and names it."""
+    modules = {_module(file): file for file in ROOT.rglob("*.py")}
+    del modules["speedyfeed"]  # it hands on names of all layers, when they are first used
+    imports = {name: set(_names(file)) & modules.keys() - {name} for name, file in modules.items()}
+    assert sum(map(len, imports.values())) > 500
+    TopologicalSorter(imports).prepare()
+
+
 def test_the_package_knows_no_benchmark() -> None:
     for file in ROOT.rglob("*.py"):
         assert not [name for name in _names(file) if name.split(".")[0] == "benchmarks"], file
@@ -68,6 +78,12 @@ def _find_imports() -> Iterator[tuple[Path, str, str]]:
                 yield file, owner, rest.split(".")[0]
 
 
+def _module(file: Path) -> str:
+    """Dotted name of a module or a package."""
+    parts = ("speedyfeed", *file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
 @cache
 def _names(file: Path) -> list[str]:
     return list(_find_names(file))
@@ -81,5 +97,5 @@ def _find_names(file: Path) -> Iterator[str]:
             assert not node.level, f"{file}: imports are absolute"
             assert node.module is not None
             yield node.module
-            if node.module == "speedyfeed":
-                yield from (f"speedyfeed.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
+            if node.module.split(".")[0] == "speedyfeed":  # what is imported may be a module itself
+                yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name[:2] != "__")

@@ -70,6 +70,6 @@ def test_what_is_not_known_is_said(tmp_path):
     assert encoder_licence(str(tmp_path)) is None
     assert encoder_licence("somebody/some-model") is None
     text = render(FACTS)
-    assert "it starts from words" in text
+    assert "an encoder over words" in text
     assert "saved without training data" in text
     assert "\nlicense:" not in text

@@ -36,6 +36,13 @@ def test_tails_are_the_ends_of_all_rows(rows, limit):
     assert [row.tolist() for row in tails] == [row if limit is None else row[-limit:] for row in rows]
 
 
+@given(rows=rows_of_numbers, draw=st.randoms())
+def test_heads_are_the_beginnings_of_all_rows(rows, draw):
+    lengths = [draw.randint(0, len(row)) for row in rows]
+    heads = ragged(rows).heads(np.array(lengths, np.int64))
+    assert [row.tolist() for row in heads] == [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
 @given(parts=st.lists(rows_of_numbers, max_size=4))
 def test_a_table_written_in_parts_opens_as_one(parts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ragged")

@@ -7,7 +7,8 @@ help; OpenAPI shows the docstrings of routes and models and the descriptions of 
 
 - no docstring or help text begins with "Of ", "The same", "As ", "Beside ": it would lean on its neighbours;
 - an option, a route and a field of an answer has a text, of at least four words;
-- a flag that is on by default says so, or what off does: its help stands beside `--no-...`.
+- a flag that is on by default says so, or what off does: its help stands beside `--no-...`;
+- a module of the package that makes arrays such as `history_BL` has a line "Shapes: ..." on what its letters are.
 """
 
 import ast
@@ -19,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LEANING = ("Of ", "The same", "As ", "Beside ")
 MIN_WORDS = 4
+SHAPED = re.compile(r"_?[a-z][a-z0-9_]*_(?=[A-Z0-9]*[A-Z])([A-Z0-9]+)")
+"""A name that ends in the letters of its shape."""
 METHODS = {"get", "post", "put", "delete", "head"}
 
 
@@ -33,6 +36,8 @@ def main() -> None:
 def check_file(file: Path) -> Iterator[tuple[int, str]]:
     """(line, fault) of each text of a file that breaks a rule."""
     tree = ast.parse(file.read_text("utf-8"))
+    if file.is_relative_to(ROOT / "src"):
+        yield from _check_shapes(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node) or ""
@@ -41,12 +46,29 @@ def check_file(file: Path) -> Iterator[tuple[int, str]]:
                 yield line, f"begins with {text.split()[0]!r}: {_shown(text)}"
             if is_route(node) and len(text.split()) < MIN_WORDS:
                 yield line, f"the route {node.name} needs a docstring of {MIN_WORDS} words: {_shown(text)}"
+        if isinstance(node, ast.Module):
+            for one in node.body:
+                if _text(one).startswith(LEANING):
+                    yield one.lineno, f"begins with {_text(one).split()[0]!r}: {_shown(_text(one))}"
         if isinstance(node, ast.ClassDef):
             yield from _check_fields(node)
         if isinstance(node, ast.keyword) and node.arg in ("description", "help"):
             text = node.value.value if isinstance(node.value, ast.Constant) else None
             if isinstance(text, str) and (text.startswith(LEANING) or len(text.split()) < MIN_WORDS):
                 yield node.value.lineno, f"a {node.arg} of fewer than {MIN_WORDS} words, or one that leans: {text}"
+
+
+def _check_shapes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    _, _, legend = (ast.get_docstring(tree) or "").partition("Shapes: ")
+    explained = set(re.findall(r"\b[A-Z]\b", legend))
+    for node in ast.walk(tree):
+        name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+        name = node.arg if isinstance(node, ast.arg) else name
+        found = SHAPED.fullmatch(name)
+        letters = {letter for letter in found[1] if letter.isalpha()} - explained if found else set()
+        if letters:
+            yield node.lineno, f'{name}: say what {", ".join(sorted(letters))} is, in a line "Shapes: ..."'
+            explained |= letters
 
 
 def _check_fields(owner: ast.ClassDef) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ AUC is compared with that of the default, paired by impression.
 Example: python -m benchmarks ablation --store store/ --logs logs/ --epochs 1 --seeds 0
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class AblationConfig(Limits):
     """Which run loses one technique at a time, and for how long it trains."""
 
     store: Path
-    """Folder of the prepared log, refined and with a dev split."""
+    """Folder of the prepared store, refined and with a dev split."""
     logs: Path | None = None
     """Raw logs of the store; without them, the run without refinement is left out."""
     seeds: tuple[int, ...] = (0,)
@@ -90,8 +91,13 @@ def measure(config: AblationConfig) -> AblationFigures:
     if plain is not None:
         trials |= run_trials([Variant(name=REFINEMENT, config=default)], config.seeds, plain, config.work)
         left_out = []
-    paths = {name: [trial_path(config.work, name, seed) for seed in config.seeds] for name in trials}
-    rows = [
+    return AblationFigures(rows=rows_of(trials, config.seeds, config.work), left_out=left_out)
+
+
+def rows_of(trials: Mapping[str, list[Trial]], seeds: Sequence[int], work: Path) -> list[AblationRow]:
+    """A row per variant, compared with the variant `DEFAULT`, which comes last."""
+    paths = {name: [trial_path(work, name, seed) for seed in seeds] for name in trials}
+    return [
         AblationRow(
             name=name,
             metrics={metric: Spread.of([trial.metrics[metric] for trial in found]) for metric in METRICS},
@@ -101,7 +107,6 @@ def measure(config: AblationConfig) -> AblationFigures:
         )
         for name, found in sorted(trials.items(), key=lambda item: item[0] == DEFAULT)
     ]
-    return AblationFigures(rows=rows, left_out=left_out)
 
 
 def tables(figures: AblationFigures) -> str:

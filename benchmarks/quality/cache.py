@@ -31,11 +31,11 @@ class CacheBenchmarkConfig(Limits):
     """Which run is trained with which gammas and seeds, and for how long."""
 
     store: Path
-    """Folder of the prepared log, with a dev split."""
+    """Folder of the prepared store, with a dev split."""
     gammas: tuple[int, ...] = (0, 10, 20, 30, 60)
     """Steps for which a cached embedding stays fresh; 0 must be among them."""
-    without_gradients: bool = True
-    """Training of every gamma above 0 without deferred gradients as well; on by default."""
+    gradients_only: bool = False
+    """Train with deferred gradients alone; by default every gamma above 0 is trained without them as well."""
     seeds: tuple[int, ...] = (0,)
     """Seeds that every variant is trained with."""
     work: Path = WORK / "cache"
@@ -80,7 +80,7 @@ def measure(config: CacheBenchmarkConfig) -> CacheFigures:
         f"gamma-{gamma}" + ("" if gradients else "-no-gradients"): replace(
             base.cache, gamma=gamma, gradients=gradients
         )
-        for gradients in (True, False)[: 1 + config.without_gradients]
+        for gradients in ((True,) if config.gradients_only else (True, False))
         for gamma in config.gammas
         if gamma or gradients
     }

@@ -1,18 +1,16 @@
 """What models of item ids reach, which read no text: overall, and on items with few clicks in train.
 
     popularity     items by their clicks in train
-    item-item      cosine of co-clicks between an item and those of the history (Sarwar et al., 2001)
+    item-item      cosine of co-clicks of an item and the history (Sarwar et al., 2001)
     EASE           linear item-item weights in closed form (Steck, 2019)
-    ids-gru        an embedding of each item and a GRU over clicks; all items of the batch are negatives
-    ids-attention  the same with causal self-attention over clicks
+    ids-gru        an embedding per item and a GRU over clicks; negatives are in the batch
+    ids-attention  an embedding per item and causal self-attention over clicks
 
 None of them can tell items without clicks in train apart, which is what text is for. Item-item and EASE hold a
 matrix of items x items: some ten thousand items fit in memory.
 
 Example: python -m benchmarks id-models --store store/ --epochs 10
-
-Shapes: V items and padding   B users   M items of a batch   D embedding width
-"""
+"""  # Shapes: V items and padding   B users   M items of a batch   D embedding width
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ class IdModelsConfig:
     """Log on which models of item ids are measured, and how long the trained ones train."""
 
     store: Path
-    """Folder of a prepared log of interactions, with a test or dev split."""
+    """Folder of a store of interactions, with a test or dev split."""
     work: Path = WORK / "id-models"
     """Folder for the trained runs, which a later call continues."""
     epochs: int = 10

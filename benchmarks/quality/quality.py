@@ -34,7 +34,7 @@ class QualityConfig(SweepConfig):
     """Which variants are trained on which store, and for how long."""
 
     store: Path
-    """Folder of the prepared log, with a dev split."""
+    """Folder of the prepared store, with a dev split."""
     runs: tuple[str, ...] = ()
     """Variants by name, or by the first part of it: npa, naml, lstur, nrms (each -conventional and -fast),
     speed-mini, speed-half, speed-last, or an encoder (a folder, ORG/NAME, half:NAME), which is trained as

@@ -1,4 +1,4 @@
-"""Fault injection: random damage to a file of a store or a run, then a command on it.
+"""Fault injection: random damage to a file of a store, a run or a feed, then a command on it.
 
 A command must either answer as if nothing had happened, or end with exit code 2 and one line. A traceback is a
 fault of ours, and so is an answer that differs without a word. Every command meets every file it may read before
@@ -13,8 +13,9 @@ import shutil
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +30,7 @@ from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
 
 log = logging.getLogger(__name__)
 
+CASES_PER_REPORT = 50
 SAME, REFUSED, TRACEBACK, SILENT = "same answer", "refused in one line", "traceback", "silent difference"
 
 
@@ -81,6 +83,7 @@ class Place:
     world: World
     store: Path
     run: Path
+    feed: Path
     out: Path
 
 
@@ -90,7 +93,7 @@ class Command:
 
     arguments: Callable[[Place], list[object]]
     suffers: tuple[str, ...]
-    """Folders whose damage it must notice: store, run."""
+    """Folders whose damage it must notice: store, run, feed."""
     answer: Callable[[Place, Answer], object] = lambda place, answer: answer.out
     """What is compared with the undamaged answer; by default what it prints."""
     before: Callable[[Place], None] = lambda place: None
@@ -133,6 +136,16 @@ COMMANDS: Mapping[str, Command] = {
         arguments=lambda at: ["serve", at.run, "--data", at.out / "feed", "--precision", "fp32"],
         suffers=("run",),
         run=ask_service,
+    ),
+    "serve with graphs": Command(
+        arguments=lambda at: ["serve", at.run, "--data", at.feed, "--precision", "fp32"],
+        suffers=("run", "feed"),
+        run=partial(ask_service, has_graphs=True),
+    ),
+    "serve --workers": Command(
+        arguments=lambda at: ["serve", at.run, "--data", at.feed, "--precision", "fp32", "--workers", "2"],
+        suffers=("run", "feed"),
+        run=partial(ask_service, has_graphs=True),
     ),
     "profile": Command(
         arguments=lambda at: [
@@ -221,6 +234,11 @@ def measure(config: FaultsConfig) -> FaultsFigures:
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         world = make_world(Path(scratch) / "world")
         cases = inject(world, Path(scratch) / "case", config)
+    return summarize(cases)
+
+
+def summarize(cases: Sequence[Case]) -> FaultsFigures:
+    """Count the cases by command and verdict."""
     counts: dict[str, Counter[str]] = {}
     for case in cases:
         counts.setdefault(case.command, Counter())[case.verdict] += 1
@@ -231,7 +249,7 @@ def measure(config: FaultsConfig) -> FaultsFigures:
 
 
 def inject(world: World, scratch: Path, config: FaultsConfig) -> list[Case]:
-    """Run all cases on copies of a world below `scratch`; faults are logged as they are found."""
+    """Run all cases on copies of a world below `scratch`; faults and counts are logged as they are found."""
     expected, targets = {}, []
     for name in config.commands:
         command, place = COMMANDS[name], _open(world, scratch)
@@ -246,11 +264,12 @@ def inject(world: World, scratch: Path, config: FaultsConfig) -> list[Case]:
         name, folder, file = targets[number % len(targets)]
         rng = random.Random(f"{config.seed}-{number}")
         case = _case(number, COMMANDS[name], name, _open(world, scratch), folder, file, expected[name], rng)
+        cases.append(case)
         if case.verdict in (TRACEBACK, SILENT):
             log.warning("%s", case)
-        elif not (number + 1) % 100:
-            log.info("%d of %d cases, %d of %d pairs", number + 1, config.cases, number + 1, len(targets))
-        cases.append(case)
+        if not len(cases) % CASES_PER_REPORT:  # a run that is stopped has then said what it saw
+            done = f"{len(cases)} of {config.cases} cases, {len(targets)} pairs of command and file"
+            log.info("%s\n%s", done, tables(summarize(cases)))
     return cases
 
 
@@ -300,9 +319,12 @@ def _open(world: World, scratch: Path) -> Place:
     """Copy store and run anew."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    place = Place(world=world, store=scratch / "store", run=scratch / "run", out=scratch / "out")
+    place = Place(
+        world=world, store=scratch / "store", run=scratch / "run", feed=scratch / "feed", out=scratch / "out"
+    )
     copy_folder(world.store, place.store)
     copy_folder(world.run, place.run)
+    shutil.copytree(world.feed, place.feed)  # no links: a journal is changed in place
     place.out.mkdir()
     return place
 

@@ -6,6 +6,7 @@ Example: python -m benchmarks fuzz --files 10000 --json
 """
 
 import json
+import logging
 import random
 import tempfile
 from collections import Counter
@@ -24,6 +25,8 @@ from speedyfeed.data.tables import IMPRESSIONS, NEWS
 from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
+
+log = logging.getLogger(__name__)
 
 READ, REFUSED, FAULT = "read", "refused", "fault"
 FILES_PER_PROCESS = 250
@@ -168,7 +171,9 @@ def measure(config: FuzzConfig) -> FuzzFigures:
             counts[name][verdict] += 1
             if verdict == FAULT:
                 faults.append(f"{name} {message}")
-    return FuzzFigures(counts={name: dict(found) for name, found in counts.items()}, faults=faults)
+        figures = FuzzFigures(counts={name: dict(found) for name, found in counts.items()}, faults=faults)
+        log.info("%d of %d files\n%s", numbers.stop, config.files, tables(figures))
+    return figures
 
 
 def _printer(numbers: range, seed: int) -> Callable[[], None]:

@@ -34,7 +34,7 @@ class KillsConfig:
     """How many runs are disturbed, and what they train."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a small newsroom in a temporary folder."""
+    """Folder of a prepared store; by default a small newsroom in a temporary folder."""
     runs: int = 10
     """Number of runs in which one rank is killed."""
     world: int = 2

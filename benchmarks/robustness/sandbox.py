@@ -20,11 +20,14 @@ import traceback
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.errors import InputError
+from speedyfeed.serving import opening
+from speedyfeed.serving.live_catalogue import GraphConfig
 
 RIGHTS_OF_ROOT = 0b110
 """Capabilities CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: root's right to read and write any file."""
@@ -52,6 +55,19 @@ IMPORTED = (
 """Modules that commands import when they need them."""
 LINKED_BYTES = 1 << 16
 """Size from which a file of a copy is a link to the original: nothing changes such files in place."""
+ARTICLES = tuple(
+    {"news_id": f"added-{number}", "title": f"Added article number {number}", "category": "added"}
+    for number in range(20)
+)
+"""Articles that are added to a service."""
+WRITES = (
+    *(("/v1/news", {"news": [article]}) for article in ARTICLES),
+    ("/v1/feedback", {"user": "U1", "actions": {"added-3": "click", "added-5": "click"}}),
+    ("/v1/rules", {"kind": "boost", "category": "added", "weight": 2, "hours": 1000}),
+)
+"""Paths and bodies of requests that change what a service recommends."""
+ACKNOWLEDGED = "acknowledged.txt"
+"""File beside the data folder of a service: numbers of the writes it has acknowledged, one on each line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +90,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """Folders of a small log, its store, an encoder and a finished run."""
+    """Folders of a small log, its store, an encoder, a finished run and what was added to it."""
 
     folder: Path
 
@@ -89,6 +105,10 @@ class World:
     @property
     def run(self) -> Path:
         return self.folder / "run"
+
+    @property
+    def feed(self) -> Path:
+        return self.folder / "feed"
 
     @property
     def encoder(self) -> Path:
@@ -112,7 +132,7 @@ class World:
 
 
 def make_world(folder: Path) -> World:
-    """Make a log, a store, a run with two checkpoints, and the index of its evaluation."""
+    """Make a log, a store, a run with two checkpoints, the index of its evaluation, and a feed with its graphs."""
     import_all()
     world = World(folder=folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,6 +145,9 @@ def make_world(folder: Path) -> World:
         ("evaluate", world.run),
     ):
         _require(run_command(arguments))
+    served = ["serve", str(world.run), "--data", str(world.feed), "--precision", "fp32"]
+    _require(run_forked(lambda: ask_service(served, writes=WRITES, has_graphs=True)))
+    (world.folder / ACKNOWLEDGED).unlink()
     return world
 
 
@@ -134,18 +157,23 @@ def import_all() -> None:
         importlib.import_module(name)
 
 
-def run_command(arguments: Sequence[object], *, kill_after: float | None = None) -> Answer:
-    """Run a `speedyfeed` command in a forked process; with `kill_after`, SIGKILL it after so many seconds.
+def run_command(arguments: Sequence[object]) -> Answer:
+    """Run a `speedyfeed` command in a forked process."""
+    return run_forked(lambda: main([str(part) for part in arguments]))
 
-    Seconds are of its processor time, so that a busy machine moves no moment.
+
+def ask_service(arguments: list[str], *, writes: Sequence[tuple[str, Any]] = (), has_graphs: bool = False) -> None:
+    """Run a `serve` command on a free port, write, print what it recommends and its rules, and stop it.
+
+    With `has_graphs`, its catalogue is taken for a large one, which is searched with graphs.
     """
-    return run_forked(lambda: main([str(part) for part in arguments]), kill_after=kill_after)
-
-
-def ask_service(arguments: list[str]) -> None:
-    """Run a `serve` command on a free port, print what it recommends, and stop it."""
+    if has_graphs:
+        vars(opening)["GraphConfig"] = partial(GraphConfig, graphs_from=1)
     port = free_port()
-    asking = threading.Thread(target=_ask_and_stop, args=(f"http://127.0.0.1:{port}",), daemon=True)
+    acknowledged = Path(arguments[arguments.index("--data") + 1]).with_name(ACKNOWLEDGED)
+    asking = threading.Thread(
+        target=_ask_and_stop, args=(f"http://127.0.0.1:{port}", writes, acknowledged), daemon=True
+    )
     asking.start()
     try:
         main([*arguments, "--port", str(port)])
@@ -162,24 +190,37 @@ def free_port() -> int:
     return port
 
 
-def _ask_and_stop(address: str) -> None:
+def _ask_and_stop(address: str, writes: Sequence[tuple[str, Any]], acknowledged: Path) -> None:
     while True:
         try:
             urllib.request.urlopen(f"{address}/readyz", timeout=10).close()
             break
         except OSError:  # not yet
             time.sleep(0.02)
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{address}/v1/recommend", b'{"history": []}', headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        print(json.dumps(json.load(answer)["news"]))
+    for number, (path, body) in enumerate(writes):
+        _request(address + path, body)
+        with acknowledged.open("a") as file:
+            file.write(f"{number}\n")
+    print(json.dumps(_request(f"{address}/v1/recommend", {"history": [], "k": 100})["news"]))
+    print(json.dumps(_request(f"{address}/v1/rules")))
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def _request(url: str, body: Any = None) -> Any:
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
 
 
 def run_forked(
     work: Callable[[], None], *, obeys_permissions: bool = False, kill_after: float | None = None
 ) -> Answer:
-    """Do some work in a forked process; with `obeys_permissions`, root too may not read what is forbidden."""
+    """Do some work in a forked process; with `obeys_permissions`, root too may not read what is forbidden.
+
+    With `kill_after`, SIGKILL ends the process after so many seconds of processor time, its own and that of the
+    processes it has started, so that a busy machine moves no moment.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -209,12 +250,21 @@ def _wait(pid: int, kill_after: float | None) -> tuple[int, float]:
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-        if time.clock_gettime((~pid << 3) | PROCESS_CLOCK) >= kill_after:
+        if _processor_time(pid) >= kill_after:
             os.kill(pid, signal.SIGKILL)
             break
         time.sleep(0.002)
     _, status, usage = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds of processor time of a process and of those it has started; 0 once it has ended."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return time.clock_gettime((~pid << 3) | PROCESS_CLOCK) + sum(map(_processor_time, map(int, children)))
+    except OSError:
+        return 0.0
 
 
 def _work(work: Callable[[], None], out: int, errors: int, *, obeys_permissions: bool) -> NoReturn:

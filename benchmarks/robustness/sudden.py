@@ -1,7 +1,8 @@
 """Every command killed (SIGKILL) at random moments: nothing is lost, nothing is half-made.
 
 After a kill, what the command writes is whole or not there, and its input is as before. The same command, or
---resume where a run exists, then ends with the bytes of an undisturbed one.
+--resume where a run exists, then ends with the bytes of an undisturbed one. The journal of a service holds all
+that was acknowledged.
 
 Example: python -m benchmarks sudden --rounds 100 --json
 """
@@ -10,19 +11,55 @@ import logging
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
-from benchmarks.robustness.sandbox import World, make_world, run_command
+from benchmarks.robustness.sandbox import ACKNOWLEDGED, WRITES, Answer, World, ask_service, make_world, run_forked
 from speedyfeed.checksums import sha256
+from speedyfeed.cli.main import main
+from speedyfeed.errors import InputError
 from speedyfeed.markdown import table
 from speedyfeed.ranges import MANY, MAX_SEED, Ranges, check_ranges
+from speedyfeed.serving.journal import Journal
 
 log = logging.getLogger(__name__)
+
+
+def contents(path: Path) -> dict[str, str]:
+    """Checksums of a file, or of all files of a folder; none where there is nothing."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path.parent).as_posix(): sha256(file) for file in files}
+
+
+def read_journal(path: Path) -> dict[str, str]:
+    """Rows of a journal by table and id, once no process serves from it."""
+    if not path.exists():
+        return {}
+    while True:
+        try:
+            journal = Journal(path.parent)
+            break
+        except InputError as error:
+            if "another process" not in str(error):
+                raise
+            time.sleep(0.05)
+    rows = {one.news_id: one.news.title for one in journal.read() if one.news}
+    rows |= {f"feedback {number}": str(one["actions"]) for number, one in journal.read_feedback(limit=1)}
+    rows |= {f"rule for {rule['category']}": rule["kind"] for rule in journal.read_rules()}
+    journal.close()
+    return rows
+
+
+def _has_acknowledged(out: Path, left: dict[str, str], expected: dict[str, str]) -> bool:
+    file = out / ACKNOWLEDGED
+    num_acknowledged = len(file.read_text().splitlines()) if file.exists() else 0
+    return left.items() <= expected.items() and len(left) >= num_acknowledged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,12 +70,34 @@ class Task:
     """The command, and --resume where it goes on."""
     result: Callable[[Path], Path]
     """The file or folder that is whole or not there."""
+    run: Callable[[list[str]], None] = main
+    """Runs the command with its arguments."""
+    read: Callable[[Path], dict[str, str]] = contents
+    """What is in the result, by name."""
+    is_whole: Callable[[Path, dict[str, str], dict[str, str]], bool] = lambda out, left, expected: (
+        left
+        in (
+            {},
+            expected,
+        )
+    )
+    """Whether what a killed command left is allowed, given what an undisturbed one leaves."""
 
 
 def _train(world: World, out: Path, *options: object) -> list[object]:
     if (out / "run" / "run.json").exists():
         return ["train", world.store, out / "run", "--resume"]
     return ["train", world.store, out / "run", *world.training, "--steps", "4", *options]
+
+
+def _serve(*options: str) -> Task:
+    return Task(
+        arguments=lambda world, out: ["serve", world.run, "--data", out / "feed", "--precision", "fp32", *options],
+        result=lambda out: out / "feed" / "journal.sqlite",
+        run=partial(ask_service, writes=WRITES, has_graphs=True),
+        read=read_journal,
+        is_whole=_has_acknowledged,
+    )
 
 
 TASKS: Mapping[str, Task] = {
@@ -48,6 +107,10 @@ TASKS: Mapping[str, Task] = {
     ),
     "prepare": Task(
         arguments=lambda world, out: ["prepare", world.logs, out / "store"], result=lambda out: out / "store"
+    ),
+    "prepare --workers": Task(
+        arguments=lambda world, out: ["prepare", world.logs, out / "store", "--workers", "2"],
+        result=lambda out: out / "store",
     ),
     "prepare --like": Task(
         arguments=lambda world, out: ["prepare", world.logs, out / "later", "--like", world.store],
@@ -77,6 +140,8 @@ TASKS: Mapping[str, Task] = {
         arguments=lambda world, out: ["export", world.run, out / "vectors", "--embeddings"],
         result=lambda out: out / "vectors",
     ),
+    "serve": _serve(),
+    "serve --workers": _serve("--workers", "2"),
 }
 
 
@@ -137,9 +202,9 @@ def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Roun
     undisturbed = {}
     for name in list(TASKS)[: config.rounds]:
         out = _fresh(scratch)
-        answer = run_command(TASKS[name].arguments(world, out))
+        answer = _run(TASKS[name], world, out)
         assert answer.code == 0, answer.errors
-        undisturbed[name] = (answer.seconds, contents(TASKS[name].result(out)))
+        undisturbed[name] = (answer.seconds, TASKS[name].read(TASKS[name].result(out)))
     names = list(undisturbed)
     rounds = []
     for number in range(config.rounds):
@@ -150,28 +215,27 @@ def kill_in_turn(world: World, scratch: Path, config: SuddenConfig) -> list[Roun
     return rounds
 
 
-def _round(world: World, out: Path, name: str, after: float, expected: Mapping[str, str]) -> Round:
+def _run(task: Task, world: World, out: Path, *, kill_after: float | None = None) -> Answer:
+    return run_forked(lambda: task.run([str(part) for part in task.arguments(world, out)]), kill_after=kill_after)
+
+
+def _round(world: World, out: Path, name: str, after: float, expected: dict[str, str]) -> Round:
     task = TASKS[name]
-    killed = run_command(task.arguments(world, out), kill_after=after)
-    left = contents(task.result(out))
+    killed = _run(task, world, out, kill_after=after)
+    left = task.read(task.result(out))
+    is_whole = task.is_whole(out, left, expected)
     again = killed
     if killed.code:
         done = left == expected and name in ("synth", "export")  # these refuse a folder that is there
-        again = killed if done else run_command(task.arguments(world, out))
+        again = killed if done else _run(task, world, out)
     return Round(
         command=name,
         after=after,
         was_killed=killed.code < 0,
-        is_whole=left in ({}, expected),
-        is_same=contents(task.result(out)) == expected,
+        is_whole=is_whole,
+        is_same=task.read(task.result(out)) == expected,
         message="" if again.code <= 0 else again.errors.strip(),
     )
-
-
-def contents(path: Path) -> dict[str, str]:
-    """Checksums of a file, or of all files of a folder; none where there is nothing."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    return {file.relative_to(path.parent).as_posix(): sha256(file) for file in files}
 
 
 def _fresh(folder: Path) -> Path:

@@ -27,7 +27,7 @@ class DataEfficiencyConfig:
     """On which store batches are planned, and how many."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in runs/bench."""
     recipe: str = "speed-mini"
     """Recipe whose batches are planned."""
     buckets: tuple[int, ...] = (1, 2, 4, 8)

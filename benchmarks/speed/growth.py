@@ -29,7 +29,7 @@ class GrowthConfig:
     """Which log is repeated how often, and which recipes are compared with their conventional form."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in runs/bench."""
     copies: tuple[int, ...] = (1, 4, 16)
     """How often the log is repeated, one measurement each."""
     recipes: tuple[str, ...] = ("speed-mini", "paper-mini")
@@ -37,7 +37,7 @@ class GrowthConfig:
     encoder: str | None = None
     """Pretrained news encoder to use instead of the recipes'."""
     precision: str = "fp32"
-    """Number format of all runs: fp32, bf16, or fp16 on CUDA."""
+    """Precision of all runs: fp32, bf16, or fp16 on CUDA."""
     rounds: int = 3
     """Timed steps of each run, after one to warm up; 0 plans alone."""
     most_batches: int | None = None

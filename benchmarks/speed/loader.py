@@ -29,7 +29,7 @@ class LoaderBenchmarkConfig:
     """On which store and with which run the loader is measured."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in runs/bench."""
     copies: tuple[int, ...] = (1, 3, 10)
     """How often the log is repeated, each time with users and articles of its own; one measurement each."""
     recipe: str = "speed-mini"
@@ -37,7 +37,7 @@ class LoaderBenchmarkConfig:
     encoder: str | None = None
     """Pretrained news encoder to use instead of the recipe's."""
     precision: str = "fp32"
-    """Number format of the training steps: fp32, bf16, or fp16 on CUDA."""
+    """Precision of the training steps: fp32, bf16, or fp16 on CUDA."""
     rounds: int = 3
     """Timed training steps, after one to warm up."""
     seed: int = 0

@@ -37,7 +37,7 @@ class RankConfig:
     """What all ranks train, and how many steps."""
 
     store: Path
-    """Folder of the prepared log."""
+    """Folder of the prepared store."""
     recipe: str = "speed-mini"
     """Recipe of the run that is timed."""
     token_budget: int = 4096

@@ -23,7 +23,7 @@ class RanksConfig:
     """How many ranks are measured, and which devices the model assumes."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a small newsroom in a temporary folder."""
+    """Folder of a prepared store; by default a small newsroom in a temporary folder."""
     worlds: tuple[int, ...] = (2, 4)
     """Numbers of ranks to measure, in addition to one."""
     steps: int = 6

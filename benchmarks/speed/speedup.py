@@ -41,13 +41,13 @@ class SpeedupConfig:
     """Which run is compared with its conventional form, and over how many steps."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in runs/bench."""
     recipe: str = "speed-mini"
     """Recipe of the accelerated run; the conventional run is that recipe with every acceleration off."""
     encoder: str | None = None
     """Pretrained news encoder to use instead of the recipe's."""
     precision: str = "fp32"
-    """Number format of all variants: fp32, bf16, or fp16 on CUDA."""
+    """Precision of all variants: fp32, bf16, or fp16 on CUDA."""
     rounds: int = 3
     """Timed steps of each variant, after one to warm up."""
     seed: int = 0

@@ -21,7 +21,7 @@ class StepConfig(ProfileConfig):
     """Which run is profiled on which store, and over how many steps."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default a paper-shaped newsroom, made in runs/bench."""
+    """Folder of a prepared store; by default a paper-shaped newsroom, made in runs/bench."""
 
 
 def measure(config: StepConfig) -> Profile:

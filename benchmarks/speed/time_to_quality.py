@@ -1,11 +1,11 @@
 """Validation AUC against training time, from the conventional workflow to the default recipe.
 
-    same weights, same log --> all sides train in turn --> validated after 1/32, 1/16, ..., 1/2, 1 of their budgets
-
-Clicks per second can be bought by learning less from each; what counts is the time to a given AUC. Learning rates
-are the same on all sides and constant, so that an AUC does not depend on the budget of its side. Time is processor
-time on a CPU, which other programs hardly change, and time of the clock on CUDA; validations and setting up a side
-are not counted. A side has reached an AUC at its first validation with at least that much.
+All sides begin with the same weights on the same log, train in turn, and are validated after 1/32, 1/16, ..., 1/2
+and 1 of their budgets. Clicks per second can be bought by learning less from each; what counts is the time to a
+given AUC. Learning rates are the same on all sides and constant, so that an AUC does not depend on the budget of
+its side. Time is processor time on a CPU, which other programs hardly change, and time of the clock on CUDA;
+validations and setting up a side are not counted. A side has reached an AUC at its first validation with at least
+that much.
 
 Example: python -m benchmarks time-to-quality --logs logs/ --minutes 15 --our-minutes 3 --out results/
 """
@@ -51,7 +51,7 @@ class TimeToQualityConfig:
     """Which log is learned from, and for how long."""
 
     store: Path | None = None
-    """Folder of a prepared log; by default the small newsroom, made in --work."""
+    """Folder of a prepared store; by default the small newsroom, made in --work."""
     logs: Path | None = None
     """Raw logs, prepared in --work from titles and abstracts; instead of --store."""
     recipe: str = "speed-mini"
@@ -59,7 +59,7 @@ class TimeToQualityConfig:
     encoder: str | None = None
     """Pretrained news encoder to use instead of the recipe's."""
     precision: str = "fp32"
-    """Number format of all sides: fp32, bf16, or fp16 on CUDA."""
+    """Precision of all sides: fp32, bf16, or fp16 on CUDA."""
     minutes: float = 15.0
     """Training time of the conventional side, in minutes."""
     our_minutes: float = 3.0
@@ -69,7 +69,8 @@ class TimeToQualityConfig:
     validation_impressions: int = 2000
     """Impressions of the validation split that are ranked at each validation."""
     sides: tuple[str, ...] = ()
-    """Names of the sides to train beside the conventional one; by default all of them."""
+    """Sides to train beside the conventional one, named as in the table of results, such as "default recipe"; by
+    default all of them."""
     least_gain: float = 0.005
     """AUC above its start from which on a side has learned something; below that, its AUC is not a goal."""
     seed: int = 0

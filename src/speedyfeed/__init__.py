@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from speedyfeed.synthetic.newsroom import SynthConfig
     from speedyfeed.training.config import RunConfig
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "ExactIndex",

@@ -4,9 +4,10 @@
     STORE or LOGS  --open_data--> EvaluationData: a split with the run's tokens
 
 Raw logs are prepared with the settings of the run's own store into a temporary folder, so that every text is
-treated as in training.
+treated as in training. A log of interactions is one split then: how training split its own log is no matter.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from speedyfeed.preparation.prepare import prepare_split
 from speedyfeed.pretrained import Recommender
 from speedyfeed.training.run_folder import RUN, fingerprint, open_run
 
+log = logging.getLogger(__name__)
+
 USER = "user_id"
-_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs")
+_SAME_TEXT = ("refine", "fields", "segment_tokens", "body_segments", "body_paragraphs", "text_version")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +117,9 @@ def open_data(
                 options=finished.articles.text.settings.reader_options,
                 report=report,
             )
+            _refuse_training_log(finished, store, path)
+            for note in store.manifest.counts.notes:
+                log.warning("%s", note)
             # The rules are the run's, so the tokens of the store are words where the run uses words.
             yield EvaluationData(store=store, split=store.splits[-1], uses_words=False)
         return
@@ -143,6 +149,16 @@ def training_store(path: Path) -> Store | None:
     if not (store_path / MANIFEST).exists() or fingerprint(store_path) != facts.fingerprint:
         return None
     return open_store(store_path)
+
+
+def _refuse_training_log(finished: FinishedRun, store: Store, path: Path) -> None:
+    """Refuse to rank all clicks of the log of interactions that a run learned from."""
+    own = training_store(finished.path) if store.manifest.settings.format == "interactions" else None
+    if own is not None and own.manifest.inputs == store.manifest.inputs:
+        raise InputError(
+            f"{path}: found the log that {finished.path} was trained on, expected a later one; leave it out to "
+            "evaluate on what its store holds out"
+        )
 
 
 def number_users(ids: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ class CardFacts:
     settings: Mapping[str, Mapping[str, Any]]
     """Settings of its parts, by part and name."""
     encoder: str | None
-    """Name of the pretrained encoder; None for an encoder that starts from words."""
+    """Name of the pretrained encoder; None for an encoder over words."""
     data: Mapping[str, str]
     """Facts about its training data, by what they are."""
     metrics: Mapping[str, Any] | None
@@ -80,7 +80,7 @@ def encoder_licence(encoder: str) -> str | None:
 
 def _encoder(encoder: str | None, licence: str | None) -> str:
     if encoder is None:
-        return "None: it starts from words, and all weights were learned from the data above."
+        return "None: an encoder over words, whose weights were all learned from the data above."
     known = (
         f"Its licence is {licence}, which these weights inherit."
         if licence

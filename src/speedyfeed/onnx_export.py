@@ -8,7 +8,8 @@
 The packed row of tokens becomes padded segments, and the bus a mask: a token sees its own segment and the first
 tokens of the others. Costs are quadratic in the tokens of an article, not of the batch.
 
-Shapes: M articles   S segments   L tokens of a segment   N tokens of an article, S x L   H encoder width
+Shapes: M articles, S segments of an article, K segments of all articles, L tokens of a segment, N tokens of an
+article (S x L), H encoder width, B users, P prefixes, D embedding width.
 """
 
 import logging

@@ -2,7 +2,8 @@
 
 texts --news--> news_MD          history --news, user--> user_D          score = user . news
 
-Shapes: V articles of the catalogue   M texts   L clicks   D embedding width
+Shapes: V articles of the catalogue, M texts, L clicks, Q queries (the user, then each interest), D embedding
+width.
 """
 
 import dataclasses
@@ -38,15 +39,7 @@ from speedyfeed.models.id_maps import UNKNOWN, load_id_maps, lookup_indices
 from speedyfeed.models.packed import Article
 from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.retrieval.interests import group_clicks
-from speedyfeed.retrieval.rerank import (
-    Candidates,
-    RerankConfig,
-    UserClicks,
-    popularity_weight,
-    retrieval_size,
-    shortlist,
-    top_positions,
-)
+from speedyfeed.retrieval.rerank import Candidates, RerankConfig, UserClicks
 from speedyfeed.retrieval.rerank import rerank as rerank_candidates
 from speedyfeed.saved_model import CONFIG, WEIGHTS, find_recommender, load_weights, other_version, remedy_for
 from speedyfeed.scoring import Users
@@ -169,18 +162,12 @@ class Recommender(RecommenderModule):
         reads = UserClicks.from_sections(
             own, catalogue.section_clicks, read_LD=news_VD[excluded], headlines_L=catalogue.headlines[excluded]
         )
-        found = [shortlist(scores_VQ, catalogue.sections, k, config, reads)]
-        clicks_V = None if catalogue.num_clicks is None else np.asarray(catalogue.num_clicks, np.float64)
-        if clicks_V is not None and popularity_weight(config, reads.num_clicks) > 0:
-            clicks_left_V = np.where(np.isinf(scores_VQ[:, 0]), -np.inf, clicks_V)
-            found.append(top_positions(clicks_left_V, retrieval_size(k, config)))
-        rows = np.unique(np.concatenate(found))
         candidates = Candidates(
-            embeddings_ND=news_VD[rows],
-            scores_NQ=scores_VQ[rows],
-            clicks_N=None if clicks_V is None else clicks_V[rows],
-            sections_N=catalogue.sections[rows],
-            headlines_N=catalogue.headlines[rows],
+            embeddings_ND=news_VD,
+            scores_NQ=scores_VQ,
+            clicks_N=None if catalogue.num_clicks is None else np.asarray(catalogue.num_clicks, np.float64),
+            sections_N=catalogue.sections,
+            headlines_N=catalogue.headlines,
         )
         chosen = rerank_candidates(candidates, k, config, reads)
         return [
@@ -190,7 +177,7 @@ class Recommender(RecommenderModule):
                 category=catalogue.categories[row],
                 score=float(scores_VQ[row, 0]),
             )
-            for row in rows[chosen].tolist()
+            for row in chosen.tolist()
         ]
 
     def encode_interests(

@@ -6,6 +6,8 @@ time of each:
     waiting for data | gather | encoder forward | user model and loss | encoder backward | update | cache
 
 Learning rates are zero, so that the weights stay those of the pretrained model.
+
+Shapes: M articles, V all articles, E encoded articles, R cache hits, H width of an encoded text.
 """
 
 import time

@@ -55,6 +55,17 @@ class Ragged:
         positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(values=self.values[positions], offsets=offsets)
 
+    def heads(self, lengths: NDArray[np.integer]) -> "Ragged":
+        """First values of each row, as many as given, which must be there.
+
+        heads([1, 0, 1]) of the example in the module header -> values [7, 4], offsets [0, 1, 1, 2]
+        """
+        if np.array_equal(lengths, self.lengths):
+            return self
+        offsets = offsets_of(lengths)
+        positions = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], lengths)
+        return Ragged(values=self.values[positions], offsets=offsets)
+
     def tails(self, limit: int | None) -> "Ragged":
         """Last `limit` values of each row; None for all.
 

@@ -3,6 +3,8 @@
     FinishedRun, EvaluationData --> embeddings --> evaluate | rank | compare
 
 Only articles that the split needs are encoded.
+
+Shapes: V articles, D embedding width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +34,7 @@ from speedyfeed.evaluation.evaluate import (
     seen_in_training,
 )
 from speedyfeed.evaluation.metrics import Pool
-from speedyfeed.evaluation.ranking import EncodeUsers, score_candidates
+from speedyfeed.evaluation.ranking import EncodeUsers, add_biases, score_candidates
 from speedyfeed.evaluation.user_dependent import EncodeForUser, score_and_retrieve_user_dependent
 from speedyfeed.files import new_file
 from speedyfeed.finished_run import USER, EvaluationData, FinishedRun, days_of, training_store
@@ -43,7 +45,6 @@ from speedyfeed.retrieval.hnsw import HnswIndex
 from speedyfeed.retrieval.index import BuildIndex, Embeddings, ExactIndex
 from speedyfeed.retrieval.rerank import PLAIN, RerankConfig
 from speedyfeed.retrieval.storage import cached_in
-from speedyfeed.scoring import Users
 
 EXACT_NEWS = 50_000
 """Largest number of articles that are searched exactly for users with several vectors."""
@@ -222,12 +223,8 @@ def _with_popularity(finished: FinishedRun, data: EvaluationData, embedded: _Emb
             "--loss.no-article-bias"
         )
     biases = _by_id(data.store.load_titles(), known.news_ids, known.biases)
-    column_V1 = np.append(0.0, biases)[:, None].astype(np.float32)
-
-    def encode_users(histories: Ragged, users: NDArray[np.int64]) -> Users:
-        return embedded.encode_users(histories, users).with_constant()
-
-    return _Embedded(news_VD=np.concatenate([embedded.news_VD, column_V1], 1), encode_users=encode_users)
+    news_VD, encode_users = add_biases(embedded.news_VD, embedded.encode_users, np.append(0.0, biases))
+    return _Embedded(news_VD=news_VD, encode_users=encode_users)
 
 
 def _by_id(titles: pa.Table, news_ids: Sequence[str], values: Sequence[float]) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ A user with one vector is scored by the inner product. With several, the weights
 is close to the article is enough for a high score: a user of sports and food is close to both, and the mean of
 both to neither. As the sharpness goes to 0, the score becomes the inner product with the weighted mean.
 
-Shapes: B users   P prefixes of their histories   K vectors   C candidates   M articles   D embedding width
+Shapes: B users, P prefixes of their histories, T of these prefixes, K vectors, C candidates, M articles, D
+embedding width.
 """
 
 from collections.abc import Sequence

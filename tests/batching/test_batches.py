@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from speedyfeed.batching.cache_plan import CacheConfig, CachePlan, new_stamps
 from speedyfeed.batching.live_news import SPARE
 from speedyfeed.batching.sample import Instances, Sampler
 from speedyfeed.data.store import PAD_NEWS, NewsTokens, Timelines
+from speedyfeed.encoding.deferred_gradients import DeferredGradients
 from speedyfeed.errors import InputError
 from speedyfeed.random import Stream, random_bits, to_uniform
 from tests.batching.small_logs import NO_POOL, NUM_NEWS, few, lengths, logs, ragged, timelines
@@ -129,6 +131,7 @@ class SlowBatcher:
         self.config = config
         self.written: dict[int, int] = {}
         self.deferred: dict[int, int] = {}
+        self.reads: dict[int, int] = {}  # of the update so far
         self.step = 0
         self.edges: list[float] = []
         if config.mode == "padded":
@@ -165,11 +168,11 @@ class SlowBatcher:
         return chosen
 
     def defer(self, encoded: set[int], read: set[int]) -> None:
-        for news in encoded & self.deferred.keys():
-            if self.is_last_of_update() and self.deferred[news] <= self.step - self.plan.accumulate:
-                del self.deferred[news]
         if self.plan.gradients:
-            self.deferred = dict.fromkeys(read, self.step) | self.deferred
+            self.reads = dict.fromkeys(read, self.step) | self.reads
+        if self.is_last_of_update():
+            kept = {news: since for news, since in self.deferred.items() if news not in encoded}
+            self.deferred, self.reads = self.reads | kept, {}
 
     def num_tokens(self, encoded: set[int]) -> int:
         tokens = [self.tokens[news] for news in encoded]
@@ -193,7 +196,7 @@ class SlowBatcher:
     def emit(self, bucket: list[Waiting], members: list[Waiting]) -> Emitted:
         merged = {news for instance in members for row in instance.candidates for news in row} - {PAD_NEWS}
         read = {news for news in merged if self.is_cache_hit(news)}
-        delivered = [news for news in self.overdue() if news not in merged - read]
+        delivered = [news for news in self.overdue() if news not in merged]
         encoded = merged - read | set(delivered)
         self.written |= dict.fromkeys(encoded, self.step)
         self.defer(encoded, read)
@@ -327,16 +330,39 @@ def test_overdue_gradients_are_delivered_one_at_least_in_each_update(log, tokens
 
 
 @few
+@given(log=logs(), tokens=lengths, config=configs, plan=plans, accumulate=st.sampled_from([1, 2, 4]))
+def test_what_the_plan_defers_are_the_gradients_that_wait(log, tokens, config, plan, accumulate):
+    plan = replace(plan, gradients=True, accumulate=accumulate)
+    planned, reads = new_stamps(NUM_NEWS), []
+    collected = DeferredGradients(num_news=NUM_NEWS, width=1)
+    for batch in batches_of(log, tokens, config, plan):
+        assert len(np.unique(np.concatenate([batch.encode_E, batch.cached_R, batch.deliver_E]))) == sum(
+            len(part) for part in (batch.encode_E, batch.cached_R, batch.deliver_E)
+        )
+        encoded = np.concatenate([batch.encode_E, batch.deliver_E])
+        plan.note_deferred(planned, reads, batch.step, encoded, batch.cached_R)
+        read_R = torch.from_numpy(batch.cached_R).long()
+        collected.collect(batch.step, read_R, read_R, torch.zeros(len(read_R), 1))
+        if (batch.step + 1) % accumulate == 0:
+            collected.deliver(torch.from_numpy(encoded).long(), torch.zeros(len(encoded), 1))
+            collected.settle(1.0)
+            exported = collected.export()
+            assert np.flatnonzero(planned >= 0).tolist() == exported["ids"].tolist()
+            assert planned[planned >= 0].tolist() == exported["since"].tolist()
+
+
+@few
 @given(log=logs(), tokens=lengths, config=configs, plan=plans, data=st.data())
-def test_a_run_goes_on_from_any_batch_as_if_it_had_not_stopped(log, tokens, config, plan, data):
+def test_a_run_goes_on_after_any_update_as_if_it_had_not_stopped(log, tokens, config, plan, data):
     batches = batches_of(log, tokens, config, plan)
-    stop = data.draw(st.integers(1, len(batches)))
-    stamps, deferred = new_stamps(NUM_NEWS), new_stamps(NUM_NEWS)
+    stop = plan.accumulate * data.draw(st.integers(0, len(batches) // plan.accumulate))
+    stamps, deferred, reads = new_stamps(NUM_NEWS), new_stamps(NUM_NEWS), []
     for batch in batches[:stop]:
         encoded = np.concatenate([batch.encode_E, batch.deliver_E])
         stamps[encoded] = batch.step
-        plan.note_deferred(deferred, batch.step, encoded, batch.cached_R)
-    rest = batches_of(log, tokens, config, plan, batches[stop - 1].after, stamps, deferred)
+        plan.note_deferred(deferred, reads, batch.step, encoded, batch.cached_R)
+    start = batches[stop - 1].after if stop else None
+    rest = batches_of(log, tokens, config, plan, start, stamps, deferred)
     assert [contents(batch) for batch in rest] == [contents(batch) for batch in batches[stop:]]
 
 

@@ -119,24 +119,24 @@ def ids(*news: int) -> np.ndarray:
 
 def test_gradients_are_delivered_in_the_last_batch_of_a_later_update():
     plan = CachePlan(gamma=2, beta=ALWAYS, draw="step", seed=0, gradients=True, accumulate=2)
-    deferred = new_stamps(NUM_NEWS)
-    plan.note_deferred(deferred, 0, ids(), ids(1, 2))
-    plan.note_deferred(deferred, 1, ids(1), ids(3))  # 1 was read in the same update
+    deferred, reads = new_stamps(NUM_NEWS), []
+    plan.note_deferred(deferred, reads, 0, ids(), ids(1, 2))
+    plan.note_deferred(deferred, reads, 1, ids(1), ids(3))  # 1 was read in the same update
     assert deferred[1:4].tolist() == [0, 0, 1]
-    plan.note_deferred(deferred, 2, ids(2), ids(3))  # not the last batch
+    plan.note_deferred(deferred, reads, 2, ids(2), ids(1, 3))  # not the last batch
     assert deferred[1:4].tolist() == [0, 0, 1]
     assert plan.overdue(deferred, 4).tolist() == []
-    plan.note_deferred(deferred, 3, ids(1), ids())
-    assert deferred[1:4].tolist() == [-1, 0, 1]
+    assert plan.overdue(deferred, 3).tolist() == [1, 2]
+    plan.note_deferred(deferred, reads, 3, ids(1, 3), ids())  # both were read before and in the same update
+    assert deferred[1:4].tolist() == [2, 0, 2]
     assert plan.overdue(deferred, 3).tolist() == [2]
-    deferred[1] = 1
     assert plan.overdue(deferred, 5).tolist() == [2, 1, 3]
 
 
 def test_without_gradients_nothing_is_deferred():
     plan = CacheConfig(gradients=False).plan(0)
     deferred = new_stamps(NUM_NEWS)
-    plan.note_deferred(deferred, 0, ids(), ids(1, 2))
+    plan.note_deferred(deferred, [], 0, ids(), ids(1, 2))
     assert deferred.tolist() == new_stamps(NUM_NEWS).tolist()
     assert not CacheConfig(gamma=0).plan(0).gradients
     assert CacheConfig().plan(0, 3).accumulate == 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speedyfeed.batching import live_news
+from speedyfeed.batching import live_news, sample
 from speedyfeed.batching.live_news import SPARE, LiveNews
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import PAD_NEWS
@@ -85,3 +85,19 @@ def test_articles_that_are_live_are_drawn_alike():
     counts = np.bincount(drawn[:, 0], minlength=6)
     assert counts[:2].tolist() == [0, 0]
     assert counts[2:] / 1000 == pytest.approx([0.25] * 4, abs=0.05)
+
+
+def test_articles_are_collected_once_before_threads_sample(monkeypatch):
+    log = log_of([[1, 2], [3], [4]], [1, 2, 3, 4])
+    sampler = Sampler(log, num_news=NUM_NEWS, max_clicks=9, negatives=2, seed=0)
+    monkeypatch.setattr(sample, "LiveNews", None)
+    assert len(sampler.sample(np.arange(3), 0)) == 3
+
+
+def test_a_click_takes_eight_bytes_and_keys_have_room_for_more(monkeypatch):
+    monkeypatch.setattr(live_news, "LIVE_CLICKS", 4)
+    news = np.arange(1, 100_001)  # 25,000 blocks of as many times do not fit into 32 bits
+    live = LiveNews(log_of(news[:, None].tolist(), news), negatives=1, seed=0)
+    assert live._time_C.nbytes + live._block_C.nbytes == 8 * len(news)
+    third = np.arange(6, len(news), 4)  # of its block: enough are live, and one is not yet
+    assert (live.draw(third, third, 0)[:, 0] < news[third]).all()

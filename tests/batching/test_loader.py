@@ -43,7 +43,7 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("mode", ["packed", "padded"])
-def test_a_new_loader_goes_on_after_the_last_batch_consumed(mode, accumulate):
+def test_a_new_loader_goes_on_after_the_last_update(mode, accumulate):
     config = replace(CONFIG, mode=mode, num_buckets=3)
     with Loader(LOG, TOKENS, config, CACHE, seed=4, epochs=3, accumulate=accumulate) as loader:
         batches = list(loader)
@@ -54,7 +54,7 @@ def test_a_new_loader_goes_on_after_the_last_batch_consumed(mode, accumulate):
     resumed = []
     for stop in (1, 2, 7, len(uninterrupted)):  # each time some batches were prefetched and are lost
         with Loader(LOG, TOKENS, config, CACHE, seed=4, epochs=3, accumulate=accumulate, state=state) as loader:
-            resumed += [contents(batch) for _, batch in zip(range(stop), loader, strict=False)]
+            resumed += [contents(batch) for _, batch in zip(range(accumulate * stop), loader, strict=False)]
             state = LoaderState.from_arrays(loader.state().arrays())
     assert resumed == uninterrupted
     with Loader(LOG, TOKENS, config, CACHE, seed=4, epochs=3, state=state) as loader:

@@ -1,4 +1,4 @@
-"""The cache benchmark and the ablation on a tiny newsroom with a tiny encoder."""
+"""The cache benchmark, the ablation and the defaults on a tiny newsroom with a tiny encoder."""
 
 import json
 from dataclasses import asdict, replace
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.quality import ablation, cache
+from benchmarks.quality import ablation, cache, defaults
 from benchmarks.quality.ablation import AblationConfig
 from benchmarks.quality.cache import CacheBenchmarkConfig
+from benchmarks.quality.defaults import DefaultsConfig
 from benchmarks.quality.drift import load_drift, watch_drift
 from speedyfeed.batching.loader import Loader
 from speedyfeed.errors import InputError
@@ -135,3 +136,40 @@ def test_the_ablation_leaves_each_technique_out(store, logs, tiny_encoder, tmp_p
     assert all(path.read_bytes()[:8] == PNG for path in ablation.draw(whole, tmp_path))
     with pytest.raises(InputError, match="not refined"):
         ablation.measure(replace(config, store=tmp_path / "store"))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_every_change_of_a_default_changes_one_setting(is_frozen, tmp_path):
+    runs = defaults.variants_of(DefaultsConfig(store=tmp_path, frozen=is_frozen))
+    settings = {name: flatten(asdict(run)) for name, run in runs.items()}
+    for name, changed in settings.items():
+        differing = [key for key, value in changed.items() if value != settings["default"][key]]
+        assert len(differing) == (name != "default"), name
+    assert all(run.is_frozen == is_frozen for run in runs.values())
+    assert ("dropout" in runs) == (not is_frozen)
+
+
+def test_defaults_are_compared_with_their_change(store, tiny_encoder, tmp_path):
+    config = DefaultsConfig(
+        store=store.path,
+        work=tmp_path,
+        encoder=str(tiny_encoder),
+        steps=3,
+        frozen=True,
+        only=("no-recency",),
+        **SHORT,
+    )
+    figures = defaults.measure(config)
+    assert [row.name for row in figures.rows] == ["no-recency", "default"]
+    assert figures.rows[-1].difference.mean == 0
+    assert not open_run(trial_path(tmp_path, "no-recency", 0)).config.user.recency
+    with pytest.raises(InputError, match="no such change"):
+        defaults.measure(replace(config, only=("no-recncy",)))
+
+
+def flatten(settings, prefix=""):
+    """Nested settings by their dotted names."""
+    found = {}
+    for key, value in settings.items():
+        found |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found

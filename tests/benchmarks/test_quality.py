@@ -105,8 +105,9 @@ def test_a_trial_that_was_stopped_goes_on(config, store, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(trials, "train", stopped)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stop:
             trials.run_trial(variant, 0, store, tmp_path)
+        assert stop.value.args == (signal.SIGINT,)
     run = open_run(trials.trial_path(tmp_path, "nrms-fast", 0))
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000001"]
     again = trials.run_trial(variant, 0, store, tmp_path)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.robustness.faults import COMMANDS, REFUSED, SAME, FaultsConfig, inject
+from benchmarks.robustness import faults
+from benchmarks.robustness.faults import COMMANDS, REFUSED, SAME, FaultsConfig, inject, summarize, tables
 from benchmarks.robustness.fuzz import FAULT, SAMPLES, read_all, try_file, write_sample
 from benchmarks.robustness.sandbox import Answer, make_world
 from benchmarks.robustness.sudden import SuddenConfig, kill_in_turn
@@ -13,12 +14,17 @@ def world(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("world"))
 
 
-def test_damage_is_refused_in_one_line_or_has_no_effect(world, tmp_path):
+def test_damage_is_refused_in_one_line_or_has_no_effect(world, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(faults, "CASES_PER_REPORT", 30)
+    caplog.set_level("INFO", faults.log.name)
     quick = ("check store", "check run", "recommend", "export")
     cases = inject(world, tmp_path / "case", FaultsConfig(cases=32, seed=5, commands=quick))
     assert [case for case in cases if case.verdict not in (SAME, REFUSED)] == []
     assert {case.verdict for case in cases} == {SAME, REFUSED}
     assert set(quick) < set(COMMANDS)
+    [report] = caplog.messages  # what a run that is stopped leaves
+    assert report.startswith("30 of 32 cases")
+    assert tables(summarize(cases[:30])) in report
 
 
 def test_killed_commands_leave_nothing_half_made(world, tmp_path):

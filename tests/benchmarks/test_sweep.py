@@ -66,6 +66,35 @@ def test_a_sweep_says_what_was_saved_and_how_far_variants_differ_over_users_and_
     assert load_users(a[0]).tolist() == number_users(small.load_impressions("dev")["user_id"]).tolist()
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "logs").mkdir()
+    items = [f"I{item},red lamp {item}" for item in range(30)]
+    clicks = [
+        f"U{user},I{(user * 7 + place * place) % 30},{1700000000 + place}"
+        for user in range(20)
+        for place in range(5)
+    ]
+    (folder / "logs" / "items.csv").write_text("\n".join(["item_id,title", *items]))
+    (folder / "logs" / "interactions.csv").write_text("\n".join(["user_id,item_id,timestamp", *clicks]))
+    return prepare(folder / "logs", folder / "store", PrepareConfig(split="last", refine="none")).store
+
+
+def test_without_impressions_variants_are_compared_by_hits_among_all_articles(shop, tmp_path):
+    sweep(shop, tmp_path)
+    found = json.loads((tmp_path / "sweep.json").read_text())
+    assert found["metrics"][:2] == ["hit@10", "pool_ndcg@10"]
+    references = {one["name"]: one["metrics"]["hit@10"] for one in found["references"]}
+    assert 0.3 < references["chance"] < 0.5  # ten of some thirty, less the history
+    (row,) = found["rows"]
+    assert 0 <= row["metrics"]["hit@10"]["mean"] <= 1
+    assert row["trials"][0]["metrics"]["auc"] is None
+    text = (tmp_path / "sweep.md").read_text()
+    assert "those of hit@10 from nrms" in text
+    assert (tmp_path / "sweep-hit.png").read_bytes()[:8] == PNG
+
+
 def test_a_finished_sweep_prints_the_same_again(small, out, capsys):
     sweep(small, out, "--json")
     assert json.loads(capsys.readouterr().out) == json.loads((out / "sweep.json").read_text())
@@ -85,10 +114,11 @@ def test_variants_are_recipes_workflows_or_encoders():
     assert named_variant("nrms-conventional") == conventional(recipe("nrms"))
     assert named_variant("plm-conventional") == recipe("plm-conventional")
     assert named_variant("speed-mini-frozen").is_frozen
+    assert not named_variant("speed-mini-no-gradients").cache.gradients
     changed = named_variant("nrms-minilm-conventional")
     assert changed == conventional(named_variant("nrms-minilm"))
     assert (changed.words.vectors, changed.words.width) == ("minilm", 384)
-    for name in ("nrms-frozen", "speed-mini-minilm"):
+    for name in ("nrms-frozen", "speed-mini-minilm", "nrms-no-gradients"):
         with pytest.raises(InputError, match="leave it out"):
             named_variant(name)
     assert named_variant("half:minilm").news.encoder == "half:minilm"

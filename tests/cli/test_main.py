@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from speedyfeed.cli import main as main_module
+from speedyfeed.cli.help_texts import describe_command
 from speedyfeed.cli.main import COMMANDS, main
 from speedyfeed.cli.parser_messages import explain
 from tests.conftest import NEWS as LOGGED
@@ -75,6 +77,11 @@ def test_help_texts_are_running_text_whose_lines_are_full(monkeypatch, capsys):
     assert all(len(line) + 1 + len(after.split()[0]) > room for line, after in itertools.pairwise(lines))
 
 
+def test_a_list_in_the_description_of_a_command_keeps_its_lines():
+    page = describe_command("First line.\n\n    one  1\n    two  2\n\nTwo lines\nof text.")
+    assert page.split("\n\n") == ["First line.", "    one  1\n    two  2", "Two lines of text."]
+
+
 def test_no_library_is_pinned_to_one_version():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"].values()
@@ -109,7 +116,7 @@ WRONG_WORDS = {
     "train s r --words.glove g --words.vectors minilm": (
         "--words.glove and --words.vectors: words start from one of both; leave one out"
     ),
-    "completion fish": "SHELL fish: expected bash, tcsh or zsh",
+    "completion fish": "SHELL fish: expected bash or zsh",
     "doctor extra": "found extra, expected no further argument",
 }
 
@@ -119,6 +126,13 @@ def test_wrong_words_are_answered_with_option_value_and_what_is_expected(typed, 
     command = typed.split()[0]
     line = fails(capsys, *typed.split())
     assert line == f"speedyfeed: {WRONG_WORDS[typed]}; see speedyfeed {command} --help"
+
+
+@pytest.mark.parametrize("columns", [20, 250])
+def test_options_are_known_on_narrow_and_wide_terminals(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert "--seed x: expected a whole number" in fails(capsys, "train", "s", "r", "--seed", "x")
+    assert "unknown option --stepz, perhaps --steps" in fails(capsys, "train", "s", "r", "--stepz", "3")
 
 
 def test_a_message_of_the_parser_that_is_not_known_is_shown_as_it_is():
@@ -284,9 +298,21 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(monkeypatch, capsys
     assert capsys.readouterr().err == "speedyfeed: stopped\n"
 
 
+def test_a_sweep_that_was_asked_to_end_exits_with_143(monkeypatch, capsys, tmp_path):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt(signal.SIGTERM)
+
+    monkeypatch.setattr("speedyfeed.cli.sweep.run", stopped)
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", str(tmp_path), str(tmp_path)])
+    assert stop.value.code == 143
+    assert capsys.readouterr().err == "speedyfeed: stopped\n"
+
+
 def test_help_and_wrong_options_load_no_heavy_library():
     code = """
 import contextlib, io, sys
+from speedyfeed.cli.help_texts import describe_command
 from speedyfeed.cli.main import COMMANDS, main
 for command in COMMANDS:
     for option in ("--help", "--no-such-option"):

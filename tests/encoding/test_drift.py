@@ -62,7 +62,7 @@ def test_it_warns_once_and_says_which_gamma_is_low_enough(caplog: pytest.LogCapt
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "20 steps old" in record.message
-    assert "about 0.80" in record.message
+    assert "about 0.800" in record.message
     assert "--cache.gamma 5" in record.message
 
 

@@ -59,6 +59,30 @@ def test_in_place_is_centralized(history: list[list[int]], negative: list[int], 
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_gradients_are_centered_in_place_as_they_are_centralized() -> None:
+    encoder = WordSum()
+    batch = {
+        "history_BL": np.array([[1, 2, 2], [3, 0, 0]]),
+        "negatives_BLN": np.array([[[2], [4], [5]], [[6], [0], [0]]]),
+        "cached_R": np.array([4]),
+        "deliver_E": np.array([7]),
+        "collects_gradients": True,
+    }
+
+    def gradients(merged: MergedNews, *, center: bool = True) -> list[torch.Tensor]:
+        if center:
+            merged.encoded_EH.register_hook(lambda gradients_EH: gradients_EH - gradients_EH.mean(0))
+        return loss_and_gradients(encoder, merged)[1]
+
+    fresh = np.array([1, 2, 3, 5, 6])
+    ours = gradients(encode_in_place(encoder, some_news(), some_cache(), **batch))
+    twin = gradients(encode_merged(encoder, some_news(), some_cache(), encode_E=fresh, **batch))
+    plain = gradients(encode_in_place(encoder, some_news(), some_cache(), **batch), center=False)
+    for gradient, expected in zip(ours, twin, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+    assert not all(torch.allclose(gradient, other) for gradient, other in zip(ours, plain, strict=True))
+
+
 class Users(WordSum):
     """Remembers who read what."""
 

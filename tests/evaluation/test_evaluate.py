@@ -163,6 +163,9 @@ def test_a_single_target_has_hit_and_ndcg_among_the_pool(capsys):
     assert report.values["pool_ndcg@10"][:3].tolist() == [1, 0.5, 0]
     assert report.values["pool_ndcg@10"][13] == pytest.approx(1 / np.log2(11))
     assert report.overall.metrics["hit@10"].mean == pytest.approx(12 / 22)
+    figures = report.to_json()
+    assert figures["impressions"] == 22
+    assert figures["skipped"] == {"one_class": 0, "unlabelled": 0, "in_history": 1}
     assert report.groups["news_seen"].metrics["hit@10"].mean == 1
     assert report.groups["news_clicked_1_to_4"].metrics["hit@10"].mean == 0
     assert report.groups["news_clicked_5_up"].metrics["hit@10"].mean == 1

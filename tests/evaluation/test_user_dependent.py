@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from speedyfeed.data.store import Impressions
 from speedyfeed.evaluation import user_dependent
 from speedyfeed.evaluation.evaluate import evaluate, evaluate_user_dependent
 from speedyfeed.evaluation.ranking import score_and_retrieve
@@ -39,6 +40,29 @@ def test_embeddings_that_all_users_share_give_what_the_index_gives(impressions, 
     assert ours.values.keys() == theirs.values.keys()
     for name, values in ours.values.items():
         np.testing.assert_allclose(values, theirs.values[name], err_msg=name)
+
+
+@pytest.mark.parametrize("searches_all", [False, True])
+def test_articles_of_one_score_are_retrieved_in_any_order(searches_all):
+    num_news = 1000
+    shown = Impressions(
+        candidates=Ragged(values=np.arange(1, num_news + 1), offsets=np.arange(num_news + 1)),
+        labels=np.ones(num_news, np.int8),
+        users=np.zeros(num_news, np.int64),
+        histories=Ragged(values=np.zeros(0, np.int64), offsets=np.zeros(2, np.int64)),
+    )
+    news_VD, one_pool = np.zeros((num_news + 1, 2), np.float32), np.zeros(num_news, np.int64)
+    _, alike = score_and_retrieve(
+        shown, news_VD, MeanOfClicks(news_VD), ExactIndex.build, one_pool, searches_all=searches_all
+    )
+    _, by_user = score_and_retrieve_user_dependent(
+        shown, lambda *_: (news_VD, news_VD[0]), one_pool, searches_all=searches_all
+    )
+    for retrieved in (alike, by_user):
+        is_found = retrieved.found > 0
+        assert is_found.sum() == 200
+        assert 0.1 < is_found[:200].mean() < 0.3, "the first articles no more often than others"
+        assert sorted(retrieved.found[is_found]) == list(range(1, 201))
 
 
 def test_every_user_is_ranked_with_their_own_embeddings(impressions, news_VD, monkeypatch):

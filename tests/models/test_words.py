@@ -1,4 +1,4 @@
-"""Encoders that start from words: each against its formula, one word at a time; and pretrained vectors."""
+"""News encoders over words: each against its formula, one word at a time; and pretrained vectors."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.plm import load_encoder
 from speedyfeed.models.word_vectors import load_glove, load_piece_vectors
 from speedyfeed.models.words import WordNewsEncoder
-from speedyfeed.preparation.tokens import build_word_tokenizer
+from speedyfeed.preparation.vocabulary import build_word_tokenizer
 from speedyfeed.testing import NewsEncoderContract
 from speedyfeed.testing.news import some_news
 from speedyfeed.tokenizers import load_tokenizer

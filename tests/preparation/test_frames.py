@@ -72,3 +72,22 @@ def test_impressions_are_the_train_split(tmp_path):
 def test_what_is_no_frame_is_refused():
     with pytest.raises(InputError, match="news: found int, expected a frame of pandas"):
         to_arrow(7, "news")
+
+
+def test_a_pandas_column_of_mixed_ids_is_named():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(
+        InputError, match=r"news: found a column that Arrow cannot take .*column item_id .*convert"
+    ):
+        to_arrow(pandas.DataFrame({"item_id": [1, "N2"], "title": ["Snow", "Ice"]}), "news")
+
+
+def test_a_column_of_labels_is_not_one_of_impressions(tmp_path):
+    labels = CLICKS | {
+        "clicked": [1, 1, 1, 0, 1, 1, 1, 1],
+        "user_id": [7] * 8,
+        "item_id": ["N1", "N2", "N3", "N4"] * 2,
+    }
+    store = speedyfeed.prepare(pa.table(NEWS), pa.table(labels), tmp_path / "store", CONFIG)
+    assert store.manifest.settings.format == "interactions"
+    assert any("shown, not clicked: 1 row left out" in note for note in store.manifest.counts.notes)

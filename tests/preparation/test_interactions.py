@@ -1,7 +1,10 @@
 """A log of interactions as a store: its counts, its notes, and its identity."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from speedyfeed import finished_run
 from speedyfeed.cli.prepare import print_summary, summary
 from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
@@ -48,7 +51,9 @@ def test_the_last_clicks_become_a_store(logs, tmp_path, capsys):
     print_summary(open_store(store.path))
     printed = capsys.readouterr().out
     assert "validation: a split of the log" in printed
-    assert "split last: each user's last click is test, the one before it valid; 1 of 3 users" in printed
+    assert (
+        "split last: each user's last click on a new article is test, the one before it valid; 1 of 3" in printed
+    )
     assert "interactions.csv: 1 row with user, item and time of an earlier row, left out" in printed
     assert len(summary(store)["notes"]) == 4
 
@@ -77,12 +82,31 @@ def test_other_formats_take_no_options(mind_logs, tmp_path):
     assert (settings.columns, settings.split, settings.dev_from) == ("", None, None)
 
 
-def test_a_run_evaluates_such_logs_with_its_own_options(logs, tmp_path):
+def test_all_clicks_of_a_later_log_are_the_split_to_rank(logs, tmp_path):
     settings = make(logs, tmp_path / "store", split="last", **COLUMNS).manifest.settings
     rules = TextRules(config=TextConfig(refine="none", fields=("title",)))
-    store = prepare_split(logs, tmp_path / "ranked", rules, split="test", options=settings.reader_options)
-    assert store.splits == ("train", "test")
-    assert [shown.tolist() for shown in store.impressions("test").candidates] == [[3], [2]]
+    store = prepare_split(logs, tmp_path / "ranked", rules, options=settings.reader_options)
+    assert store.splits == ("test",)
+    test = store.impressions("test")
+    assert [int(shown[0]) for shown in test.candidates] == [1, 2, 0, 3, 1, 3, 2, 2]  # N9 has no text
+    assert [test.histories[user].tolist() for user in test.users][:4] == [[], [1], [1, 2], [1, 2]]
+    assert store.manifest.counts.notes[0].startswith("all 8 clicks of interactions.csv, 2026-01-31 22:53:20 to ")
+
+
+def test_the_log_that_a_run_learned_from_is_not_ranked_whole(logs, tmp_path, monkeypatch):
+    own = make(logs, tmp_path / "store", split="last", **COLUMNS)
+    rules = TextRules(config=TextConfig(refine="none", fields=("title",)))
+    same = prepare_split(logs, tmp_path / "same", rules, options=own.manifest.settings.reader_options)
+    monkeypatch.setattr(finished_run, "training_store", lambda path: own)
+    finished = SimpleNamespace(path=tmp_path / "run")
+    with pytest.raises(
+        InputError, match=r"found the log that .* was trained on, expected a later one; leave it out"
+    ):
+        finished_run._refuse_training_log(finished, same, logs)
+    with (logs / "interactions.csv").open("a") as file:
+        file.write("U9,N1,1769900900\n")
+    later = prepare_split(logs, tmp_path / "later", rules, options=own.manifest.settings.reader_options)
+    finished_run._refuse_training_log(finished, later, logs)
 
 
 BROKEN = {

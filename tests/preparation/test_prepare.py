@@ -14,10 +14,13 @@ import ibis
 import numpy as np
 import pytest
 
+from speedyfeed.checksums import SEAL, seal
 from speedyfeed.cli.prepare import print_summary
 from speedyfeed.data.manifest import MANIFEST
 from speedyfeed.data.store import DOCUMENT_FREQUENCIES, open_store
 from speedyfeed.errors import InputError
+from speedyfeed.files import write_json
+from speedyfeed.preparation import text
 from speedyfeed.preparation.config import EngineConfig, PrepareConfig
 from speedyfeed.preparation.engine import open_engine
 from speedyfeed.preparation.prepare import prepare, prepare_split
@@ -333,6 +336,26 @@ def test_a_killed_run_leaves_no_store_and_the_next_one_cleans_up(mind_logs, tmp_
     assert len(list(out.iterdir())) == 1
     make(mind_logs, out / "store")
     assert [path.name for path in out.iterdir()] == ["store"]
+
+
+def test_texts_of_an_earlier_text_version_are_never_mixed_with_those_of_this_one(mind_logs, tmp_path, caplog):
+    """Such a store stays readable, and so does its model, which says that articles are read otherwise now."""
+    store = make(mind_logs, tmp_path / "first")
+    manifest = json.loads((store.path / MANIFEST).read_text("utf-8"))
+    del manifest["settings"]["text_version"], manifest[SEAL]  # as stores were written before there was a number
+    write_json(store.path / MANIFEST, seal(manifest))
+    earlier = open_store(store.path)
+    assert len(earlier.news.tokens) > 5
+    with pytest.raises(InputError, match="found tokens of text version 1, expected 2"):
+        prepare(mind_logs, tmp_path / "second", PrepareConfig(validation=0), like=earlier.path)
+    with pytest.raises(InputError, match="was prepared with text_version 1, asked for 2"):
+        make(mind_logs, earlier.path)
+    text._warn_of_version.cache_clear()
+    prepare_split(mind_logs, tmp_path / "third", rules_of(earlier), split="dev")
+    assert "text version 1" in caplog.text
+    caplog.clear()
+    prepare_split(mind_logs, tmp_path / "fourth", rules_of(store), split="dev")
+    assert not caplog.text
 
 
 def test_a_later_store_has_the_rules_and_the_words_of_an_earlier_one(mind_logs, tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import unicodedata
 from collections import Counter
 
@@ -18,8 +19,15 @@ LIMITS = (5, 8)
 
 
 def split_slowly(text):
-    letters = "".join(c if unicodedata.category(c)[0] in "LN" else " " for c in text)
-    return letters.split()
+    words, word = [], ""
+    for character in re.sub(r"https?://[!-~]+", " ", text) + " ":
+        kind = unicodedata.category(character)[0]
+        if kind in "LN" or (kind == "M" and word):
+            word += character
+        else:
+            words += [word] if word else []
+            word = ""
+    return words
 
 
 def refine_slowly(texts, k1=2.0, b=0.75):
@@ -88,6 +96,10 @@ def random_texts(seed, num_news=60):
         "新闻",
         "U.S.",
         "and",
+        "हिन्दी",
+        "cafe\u0301",
+        "❤\ufe0f",
+        "https://cdn.example.org/2026/7f3e.jpg?w=640",
     ]
     words += [f"word{n}" for n in range(40)]
     weights = [1 / (n + 1) for n in range(len(words))]
@@ -134,6 +146,11 @@ def test_words_keep_their_first_form_their_count_and_their_order(tmp_path):
         (1, 0, "run", 1),
         (2, 1, "dog", 1),
     ]
+
+
+def test_a_mark_belongs_to_its_letter_and_an_address_is_no_word(tmp_path):
+    texts = [{"title": "हिन्दी ❤\ufe0f cafe\u0301s", "body": "see https://cdn.example.org/7f3e9c.jpg?w=640 or zoo"}]
+    assert [form for *_, form, _ in refine(texts, "duckdb", tmp_path)] == ["हिन्दी", "cafe\u0301s", "see", "zoo"]
 
 
 @pytest.mark.parametrize("word", ["the", "and", "s", "don"])

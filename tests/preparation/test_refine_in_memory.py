@@ -29,6 +29,15 @@ COMMON = [
     "İ",
     "½",
     "a_b",
+    "हिन्दी",
+    "Zu\u0308rich",
+    "❤\ufe0f",
+    "3\ufe0f\u20e3",
+    "\u0301a",
+    "https://cdn.example.org/2026/7f3e?w=640&h=360",
+    "(xhttp://a.b\u0301c)",
+    "https://",
+    "见https://a.b/c新闻",
 ]
 
 

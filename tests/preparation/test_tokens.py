@@ -15,8 +15,8 @@ from speedyfeed.errors import InputError
 from speedyfeed.preparation.tokens import Tokenizer, segments_of_heads, segments_of_words, write_segments
 from speedyfeed.ragged import open_array, open_ragged
 
-PIECES = ["[CLS]", "[SEP]", "[UNK]", "cat", "dog", "##s", "run", "far"]
-CLS, SEP, UNK, CAT, DOG, S, RUN, FAR = range(8)
+PIECES = ["[CLS]", "[SEP]", "[UNK]", "cat", "dog", "##s", "run", "far", "国", "##国"]
+CLS, SEP, UNK, CAT, DOG, S, RUN, FAR, LAND, LANDS = range(10)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,73 @@ def test_the_least_telling_words_go_when_tokens_do_not_fit(plm_tokenizer, tmp_pa
         tmp_path, segments_of_words(iter(table.to_batches()), tokenizer, segment_words=4), tokenizer, 1
     )
     assert news == [[(0, [CLS, DOG, S, CAT, SEP], [0, 1, 1, 1, 0])]]
+
+
+@pytest.mark.parametrize(
+    ("forms", "expected"),
+    [
+        (["catsss", "dog", "run"], [DOG, RUN]),  # what does not fit takes nothing with it
+        (["dog", "catss", "run"], [DOG, RUN]),
+        (["run", "国国国国", "cat"], [RUN, LAND, LANDS]),  # without spaces, a part still says something
+        (["国国国国国"], [LAND, LANDS, LANDS]),
+        (["catssss", "dogsss"], [CAT, S, S]),  # rather than nothing
+    ],
+)
+def test_words_that_do_not_fit_leave_room_to_others(plm_tokenizer, tmp_path, forms, expected):
+    table = words(*((1, 0, form, 1, rank) for rank, form in enumerate(forms)))
+    tokenizer = Tokenizer(plm_tokenizer, 5)
+    news, num_empty = written(
+        tmp_path, segments_of_words(iter(table.to_batches()), tokenizer, segment_words=4), tokenizer, 1
+    )
+    assert news == [[(0, [CLS, *expected, SEP], [0, *[1] * len(expected), 0])]]
+    assert num_empty == 0
+
+
+def test_an_article_whose_words_have_no_token_is_counted(plm_tokenizer, tmp_path):
+    table = words((1, 0, "\n", 1, 0), (2, 0, "cat", 1, 0), (2, 1, "\n", 1, 0))
+    tokenizer = Tokenizer(plm_tokenizer, 5)
+    news, num_empty = written(
+        tmp_path, segments_of_words(iter(table.to_batches()), tokenizer, segment_words=4), tokenizer, 3
+    )
+    assert news[0] == [(0, [CLS, SEP], [0, 0])]
+    assert num_empty == 2
+
+
+def retain_slowly(ranked, room):
+    """Tokens retained of each word of a segment, given as (rank, tokens, whether it may be cut)."""
+    retained, left = [0] * len(ranked), room
+    for position in sorted(range(len(ranked)), key=lambda one: ranked[one][0]):
+        _, num_tokens, may_cut = ranked[position]
+        retained[position] = num_tokens if num_tokens <= left else left if may_cut else 0
+        left -= retained[position]
+    if left == room:
+        retained[0] = min(ranked[0][1], room)
+    return retained
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=9), max_size=4),
+    st.randoms(),
+)
+def test_what_is_retained_equals_a_choice_word_by_word(plm_tokenizer, texts, draw):
+    room, segment_words = 4, 3
+    tokenizer = Tokenizer(plm_tokenizer, room + 2)
+    rows, expected = [], []
+    for news, text in enumerate(texts, 1):
+        ranks = draw.sample(range(len(text)), len(text))
+        forms = ["国" * size if may_cut else "cat" + "s" * (size - 1) for size, may_cut in text]
+        rows += [(news, 0, form, 1, rank) for form, rank in zip(forms, ranks, strict=True)]
+        for start in range(0, len(text), segment_words):
+            part = slice(start, start + segment_words)
+            ranked = [(rank, *word) for rank, word in zip(ranks[part], text[part], strict=True)]
+            tokens = [tokenizer.encode([form])[0] for form in forms[part]]
+            retained = retain_slowly(ranked, room)
+            inner = [one for ids, number in zip(tokens, retained, strict=True) for one in ids[:number]]
+            expected.append([CLS, *inner, SEP])
+    parts = segments_of_words(
+        iter(words(*rows).to_batches() if rows else []), tokenizer, segment_words=segment_words
+    )
+    assert [tokens.tolist() for part in parts for tokens in part.tokens] == expected
 
 
 def test_a_long_field_fills_several_segments(plm_tokenizer, tmp_path):

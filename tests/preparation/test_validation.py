@@ -1,5 +1,8 @@
 """The validation split: which train impressions it takes, and that nothing of them stays in train."""
 
+import random
+from datetime import UTC
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -99,6 +102,43 @@ def test_the_share_is_part_of_the_identity_of_a_store(logs, tmp_path):
     make(logs, tmp_path / "store", validation=0.5)
     with pytest.raises(InputError, match=r"prepared with validation 0\.5, asked for None"):
         make(logs, tmp_path / "store")
+
+
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.slow)])
+def test_clicks_that_are_set_aside_have_all_earlier_ones_as_history(tmp_path, engine):
+    rng = random.Random(0)
+    # A user's next article is never the same: clicks in a row on one are one click.
+    places = {f"U{user}": user % 9 for user in range(12)}
+    clicks = []
+    for minute in range(80):
+        user = f"U{rng.randrange(12)}"
+        places[user] = (places[user] + rng.randrange(1, 9)) % 9
+        clicks.append((user, f"N{places[user]}", 10 * minute))
+    clicks += [("new", f"N{number}", 795) for number in range(3)]  # at one time, and all set aside
+    (tmp_path / "items.csv").write_text("item_id,title\n" + "".join(f"N{n},Title of {n}\n" for n in range(9)))
+    lines = [f"{user},{item},{1769900000 + time}\n" for user, item, time in rng.sample(clicks, len(clicks))]
+    (tmp_path / "interactions.csv").write_text("user_id,item_id,timestamp\n" + "".join(lines))
+    config = PrepareConfig(refine="none", fields=("title",), validation=0.3)
+    store = prepare(tmp_path, tmp_path / "store", config, EngineConfig(engine=engine, memory=1)).store
+    titles = store.load_titles()["news_id"].to_pylist()
+    in_order = sorted((line.split(",") for line in lines), key=lambda row: int(row[2]))  # stable: rows of the file
+    found = 0
+    for name in ("valid", "dev"):
+        shown, facts = store.impressions(name), store.load_impressions(name)
+        for row, (user, time) in enumerate(
+            zip(facts["user_id"].to_pylist(), facts["time"].to_pylist(), strict=True)
+        ):
+            history = [titles[number - 1] for number in shown.histories[shown.users[row]]]
+            (clicked,) = (titles[number - 1] for number in shown.candidates[row])
+            before = [
+                item
+                for who, item, at in in_order
+                if who == user and int(at) <= time.replace(tzinfo=UTC).timestamp()
+            ]
+            assert [*history, clicked] == before[: len(history) + 1]
+            assert len(history) + 1 == len(before) or user == "new"
+            found += name == "valid" and bool(history)
+    assert found > 10
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.6])

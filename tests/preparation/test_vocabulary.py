@@ -4,7 +4,7 @@ import json
 
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
-from speedyfeed.preparation.tokens import SPECIAL, build_word_tokenizer
+from speedyfeed.preparation.vocabulary import SPECIAL, build_word_tokenizer
 from speedyfeed.tokenizers import load_tokenizer
 
 NEWS = {

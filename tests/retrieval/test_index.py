@@ -24,6 +24,30 @@ class TestIndex(IndexContract):
         return kind.build
 
 
+class TestMappedIndex(IndexContract):
+    @pytest.fixture
+    def build(self, kind, tmp_path):
+        def build_and_open(ids, embeddings):
+            folder = tmp_path / str(len(list(tmp_path.iterdir())))
+            kind.build(ids, embeddings).save(folder)
+            return open_index(folder)
+
+        return build_and_open
+
+
+def test_where_few_are_left_of_a_cluster_a_search_goes_on_along_the_graph(tmp_path, monkeypatch):
+    ids, embeddings = np.arange(1, 2001), vectors(2000)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    HnswIndex.build(ids, embeddings, HnswConfig(connectivity=8)).save(tmp_path / "index")
+    mapped, exact = open_index(tmp_path / "index"), ExactIndex.build(ids, embeddings)
+    nearest = exact.search(embeddings[:1], 30).ids[0]
+    mapped.remove(nearest)
+    exact.remove(nearest)
+    expected = exact.search(embeddings[:1], 10)
+    monkeypatch.setattr(ExactIndex, "search", None)
+    assert_same(mapped.search(embeddings[:1], 10), expected)
+
+
 def test_a_saved_index_opens_as_it_was_and_can_grow(kind, tmp_path):
     ids, embeddings, queries = np.arange(1, 201), vectors(200), vectors(5, seed=1)
     index = kind.build(ids[:150], embeddings[:150])
@@ -38,7 +62,7 @@ def test_a_saved_index_opens_as_it_was_and_can_grow(kind, tmp_path):
 def test_settings_of_a_graph_are_saved_with_it(tmp_path):
     config = HnswConfig(norm_ranges=2, connectivity=9, expansion_add=70, expansion_search=90)
     HnswIndex.build(np.arange(1, 51), vectors(50), config).save(tmp_path / "index")
-    for graph in open_index(tmp_path / "index")._graphs:
+    for graph in open_index(tmp_path / "index")._mapped:
         assert len(graph) == 25
         assert (graph.connectivity, graph.expansion_add, graph.expansion_search) == (9, 70, 90)
 
@@ -144,3 +168,24 @@ def test_a_damaged_cache_is_rebuilt(tmp_path, name, caplog):
     caplog.clear()
     build(ids, embeddings)
     assert not caplog.text
+
+
+def test_a_mapped_graph_finds_the_best_of_what_is_left_and_what_was_added(tmp_path):
+    ids, embeddings = np.arange(1, 401), vectors(400)
+    queries = embeddings[:20] + 0.1
+    built = HnswIndex.build(ids, embeddings)
+    built.save(tmp_path / "index")
+    mapped = open_index(tmp_path / "index")
+    exact = ExactIndex.build(ids, embeddings)
+    for step in range(3):  # each removes the best of all queries, and adds them again under other ids
+        best = np.unique(exact.search(queries, 5).ids)
+        again = exact._embeddings[np.isin(exact._ids, best)]
+        for index in (mapped, exact):
+            index.remove(best)
+        assert len(mapped) == len(exact)
+        assert_same(mapped.search(queries, 10), exact.search(queries, 10))
+        more = np.arange(1000 * (step + 1), 1000 * (step + 1) + len(again))
+        for index in (mapped, exact):
+            index.add(more, again + 0.01)
+        assert_same(mapped.search(queries, 10), exact.search(queries, 10))
+    assert len(open_index(tmp_path / "index")) == 400

@@ -12,6 +12,7 @@ from speedyfeed.retrieval import rerank as rerank_module
 from speedyfeed.retrieval.interests import group_clicks
 from speedyfeed.retrieval.rerank import (
     PLAIN,
+    STAGE,
     Candidates,
     RerankConfig,
     UserClicks,
@@ -81,7 +82,7 @@ def test_near_duplicates_are_shown_once():
     assert len(rerank(found, 3, RerankConfig(duplicates=1.01), NOBODY)) == 3
 
 
-def reader(*, read=None, headlines=()):
+def user_who_read(*, read=None, headlines=()):
     embeddings = None if read is None else np.array(read, np.float32)
     return UserClicks.from_sections(
         np.array([], np.int64), np.ones(4), read_LD=embeddings, headlines_L=headline_codes(headlines)
@@ -90,9 +91,9 @@ def reader(*, read=None, headlines=()):
 
 def test_near_duplicates_of_what_was_read_are_not_shown():
     found = candidates([3, 2, 1], embeddings=[[1, 0], [0.9, 0.43], [0, 1]])
-    assert rerank(found, 3, RerankConfig(), reader(read=[[0, -1], [7, 0.1]])).tolist() == [1, 2]
-    assert len(rerank(found, 3, RerankConfig(), reader(read=np.zeros((0, 2))))) == 3
-    assert len(rerank(found, 3, RerankConfig(duplicates=1.01), reader(read=[[1, 0]]))) == 3
+    assert rerank(found, 3, RerankConfig(), user_who_read(read=[[0, -1], [7, 0.1]])).tolist() == [1, 2]
+    assert len(rerank(found, 3, RerankConfig(), user_who_read(read=np.zeros((0, 2))))) == 3
+    assert len(rerank(found, 3, RerankConfig(duplicates=1.01), user_who_read(read=[[1, 0]]))) == 3
 
 
 def test_an_identical_headline_is_shown_once_and_not_after_it_was_read():
@@ -100,9 +101,9 @@ def test_an_identical_headline_is_shown_once_and_not_after_it_was_read():
     found = candidates([5, 4, 3, 2, 1], headlines=titles)
     flat = RerankConfig(diversity=0)
     assert rerank(found, 5, flat, NOBODY).tolist() == [0, 2, 3, 4]
-    assert rerank(found, 5, flat, reader(headlines=["storm hits the coast", ""])).tolist() == [2, 3, 4]
+    assert rerank(found, 5, flat, user_who_read(headlines=["storm hits the coast", ""])).tolist() == [2, 3, 4]
     everything = RerankConfig(diversity=0.3, duplicates=1.01)
-    assert len(rerank(found, 5, everything, reader(headlines=["storm hits"]))) == 5
+    assert len(rerank(found, 5, everything, user_who_read(headlines=["storm hits"]))) == 5
 
 
 def test_diversity_prefers_what_is_unlike_the_articles_above():
@@ -151,6 +152,28 @@ def test_the_best_of_each_clicked_section_are_candidates():
     assert shortlist(scores[:, None], sections, 5, PLAIN, user(1, 2, 3)).tolist() == list(range(5))
     both = np.stack([scores, -scores], 1)
     assert 304 in shortlist(both, sections, 5, RerankConfig(), user(1))  # the best for the second interest
+    ages = np.where(np.arange(305) < 302, np.nan, np.arange(305))
+    fresh = shortlist(scores[:, None], sections, 5, RerankConfig(freshness=1), user(1), ages_N=ages)
+    assert set(fresh) >= {302, 304}
+    assert 303 not in fresh
+
+
+@pytest.mark.parametrize("config", [RerankConfig(), RerankConfig(diversity=0.8), RerankConfig(diversity=0), PLAIN])
+def test_a_list_is_the_beginning_of_every_longer_one(config):
+    """For a new user, for one of few clicks and for one of many, with equal numbers of clicks at every border."""
+    rng = np.random.default_rng(2)
+    sections = rng.integers(0, 4, 600)
+    found = candidates(
+        rng.normal(size=600),
+        embeddings=rng.normal(size=(600, 8)),
+        clicks=rng.integers(0, 9, 600),
+        sections=sections,
+    )
+    for clicked in ([], [1, 2, 3], [1] * 20 + [3]):
+        longest = rerank(found, 200, config, user(*clicked)).tolist()
+        assert len(longest) == 200
+        for k in (1, 10, STAGE, STAGE + 1, 60):
+            assert rerank(found, k, config, user(*clicked)).tolist() == longest[:k]
 
 
 def test_each_further_story_of_one_event_costs_more(monkeypatch):
@@ -189,7 +212,7 @@ def test_divergence_is_zero_where_shares_agree_and_large_where_a_section_is_miss
 def test_the_divergence_of_each_next_article_is_that_of_the_longer_list():
     """The fast update in the choice, and the definition."""
     codes = np.array([0, 1, 2, 3, 3])
-    sections = rerank_module._Sections(codes, 5, RerankConfig(), user(1, 1, 2, 3))
+    sections = rerank_module._Sections(codes, np.arange(5), 5, RerankConfig(), user(1, 1, 2, 3))
     counts = np.zeros(4)
     for chosen in (None, 1, 4, 0, 3):
         if chosen is not None:

@@ -293,6 +293,30 @@ def test_an_internal_error_is_not_shown_to_the_client(service, monkeypatch):
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_full_disk_is_told_and_costs_nothing(service, caplog):
+    with client_of(service) as client:
+        client.headers.update(ALLOWED)
+        client.post("/v1/rules", json={"kind": "ban", "category": "sport"})
+        rules = client.get("/v1/rules").json()
+        file = service._journal._file
+        (pages,) = file.execute("pragma page_count").fetchone()
+        file.execute(f"pragma max_page_count = {pages}")
+        large = {"news_id": "large", "title": "x", "body": "y " * 9000}
+        response = client.post("/v1/news", json={"news": [large]})
+        assert response.status_code == 507
+        assert response.json()["detail"].startswith("The disk is full")
+        assert client.get("/v1/news/large").status_code == 404
+        rule = f"/v1/rules/{rules['rules'][0]['rule_id']}"
+        file.execute("pragma query_only = 1")
+        assert client.delete(rule).status_code == 507
+        assert client.get("/v1/rules").json() == rules
+        file.execute("pragma query_only = 0")  # room again, for the tests that share the service
+        file.execute(f"pragma max_page_count = {2**30}")
+        assert client.delete(rule).status_code == 200
+    assert "journal.sqlite: cannot be written (database or disk is full)" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 WRITES = [
     ("POST", "/v1/news", {"json": {"news": [{"title": "x"}]}}),
     ("DELETE", "/v1/news/N1", {}),

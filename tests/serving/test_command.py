@@ -15,8 +15,8 @@ import uvicorn
 from speedyfeed.cli.main import main
 from speedyfeed.pretrained import Recommender
 from speedyfeed.serving import micro_batcher
-from speedyfeed.serving.connections import open_listeners
 from speedyfeed.serving.journal import Journal
+from speedyfeed.serving.listeners import open_listeners
 from tests import forked
 
 PATIENCE = 600  # loading torch on a busy machine is no failure
@@ -73,7 +73,7 @@ def test_articles_acknowledged_before_kill_9_survive(run, tmp_path):
 def test_a_stop_under_load_after_a_reload_gives_up_what_waits(run, tmp_path, monkeypatch, number):
     encode = micro_batcher._encode
     monkeypatch.setattr(micro_batcher, "_encode", lambda jobs: (time.sleep(0.3), encode(jobs)))
-    monkeypatch.setattr("speedyfeed.cli.serve.GRACE_SECONDS", 1)
+    monkeypatch.setattr("speedyfeed.serving.site.GRACE_SECONDS", 1)
     process, address = start(run, tmp_path, stderr=forked.PIPE)
     call(f"{address}/v1/reload", {})
     answers = []

@@ -249,4 +249,8 @@ def test_the_precision_is_measured_once_for_a_model_and_a_machine(run, another_r
     (tmp_path / "precision.json").write_text("[")
     open_feed(another_run, tmp_path, batcher, precision="auto")
     assert len(trials) == 4
+    (tmp_path / "precision.json").unlink()
+    (tmp_path / "precision.json").mkdir()  # it cannot be written: every start measures
+    open_feed(another_run, tmp_path, batcher, precision="auto")
+    assert len(trials) == 5
     batcher.close()

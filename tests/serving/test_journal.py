@@ -1,9 +1,11 @@
 """Acknowledged writes survive kill -9; one process at a time; the latest entry of an article counts."""
 
 import random
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -36,6 +38,17 @@ def everything(journal):
     while more := journal.read(entries[-1].seq if entries else 0, limit=100):
         entries += more
     return entries
+
+
+def test_a_journal_that_cannot_be_opened_is_named_and_its_folder_not_claimed(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", refuse)  # as the system does without permission, but for root
+        with pytest.raises(InputError, match=r"journal\.sqlite: cannot be written \(unable to open"):
+            Journal(tmp_path)
+    Journal(tmp_path).close()
 
 
 @pytest.fixture
@@ -130,3 +143,71 @@ def test_a_file_that_is_no_journal_is_the_users_mistake(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"no database at all " * 100)
     with pytest.raises(InputError, match="not a journal"):
         Journal(tmp_path)
+
+
+DAMAGES = {
+    "a title": "update entries set news = replace(news, 'a title', 'a tifle')",
+    "an embedding": "update entries set embedding = zeroblob(16) where embedding is not null",
+    "a removal": "update entries set news_id = 'N3' where news is null",
+    "feedback": "update feedback set feedback = replace(feedback, 'N1', 'N5')",
+    "a rule": "update rules set rule = replace(rule, 'ban', 'bam')",
+}
+
+
+def change(folder, statement):
+    """Change a closed journal behind its back."""
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as file:
+        assert file.execute(statement).rowcount
+        file.commit()
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_row_is_named(journal, tmp_path, damage):
+    journal.write([news("N1")], "old", np.zeros((1, 4), np.float32))
+    journal.update_embeddings([1], "m", np.ones((1, 4), np.float32))
+    journal.remove("N2")
+    journal.write_feedback({"actions": {"N1": "click"}})
+    journal.write_rule("r", {"kind": "ban"})
+    journal.close()
+    Journal(tmp_path).close()
+    change(tmp_path, damage)
+    with pytest.raises(InputError, match=r"journal.sqlite: is damaged, row \d of .* changed; put it back"):
+        Journal(tmp_path)
+
+
+def test_a_damaged_page_is_named(journal, tmp_path):
+    journal.write([news(f"N{number}") for number in range(300)], "m", np.zeros((300, 4), np.float32))
+    journal.close()
+    content = bytearray((tmp_path / "journal.sqlite").read_bytes())
+    content[-4096:-3584] = bytes(512)
+    (tmp_path / "journal.sqlite").write_bytes(content)
+    with pytest.raises(InputError, match=r"journal\.sqlite: (is damaged|not a journal)"):
+        Journal(tmp_path)
+
+
+def test_a_journal_that_is_gone_is_missed(journal, tmp_path):
+    journal.close()
+    (tmp_path / "graphs-1").mkdir()
+    Journal(tmp_path).close()
+    (tmp_path / "journal.sqlite").unlink()
+    with pytest.raises(InputError, match=r"journal\.sqlite: is missing or empty"):
+        Journal(tmp_path)
+    assert not (tmp_path / "journal.sqlite").exists()
+    (tmp_path / "journal.sqlite").touch()
+    with pytest.raises(InputError, match=r"journal\.sqlite: is missing or empty"):
+        Journal(tmp_path)
+    (tmp_path / "journal.sqlite").unlink()
+    (tmp_path / "journal.sqlite").mkdir()
+    with pytest.raises(InputError, match=r"journal\.sqlite: is a folder"):
+        Journal(tmp_path)
+
+
+def test_rows_of_an_earlier_version_have_no_checksums(journal, tmp_path):
+    journal.write([news("N1")], "m", np.zeros((1, 4), np.float32))
+    journal.close()
+    for table in ("entries", "feedback", "rules"):
+        change(tmp_path, f"alter table {table} drop column checksum")
+    again = Journal(tmp_path)
+    again.write([news("N2")], "m", np.ones((1, 4), np.float32))
+    assert [one.news_id for one in everything(again)] == ["N1", "N2"]
+    again.close()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from speedyfeed.retrieval.storage import open_index
 from speedyfeed.serving.journal import News
 from speedyfeed.serving.live_catalogue import GraphConfig, LiveCatalogue, SearchFilter, build_index
 
@@ -59,6 +60,27 @@ def test_search_follows_what_is_added_replaced_and_removed(catalogue):
             hits = search(catalogue, query, 10)
             assert names(catalogue, hits) == by_hand(there, query, 10)
             assert hits.scores == pytest.approx([there[name] @ query for name in names(catalogue, hits)], rel=1e-4)
+
+
+@pytest.mark.parametrize("num_added", [0, 100])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_articles_are_found_behind_a_removed_cluster(is_mapped, num_added, tmp_path):
+    embeddings = vectors(1000)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)  # one graph
+    there = dict(zip([f"N{n}" for n in range(1000)], embeddings, strict=True))
+    index = build_index(embeddings, GraphConfig(graphs_from=0))
+    if is_mapped:
+        index.save(tmp_path / "index")
+        index = open_index(tmp_path / "index")
+    catalogue = LiveCatalogue(some_news(0, 1000), embeddings, None, index)
+    query = there["N7"]
+    for news_id in by_hand(there, query, 200):
+        assert catalogue.remove(news_id)
+        del there[news_id]
+    more, rows = some_news(1000, num_added), 0.5 * vectors(num_added, seed=1)
+    catalogue.add(more, rows)
+    there |= {one.news_id: row for one, row in zip(more, rows, strict=True)}
+    assert names(catalogue, search(catalogue, query, 20)) == by_hand(there, query, 20)
 
 
 def test_an_unknown_article_cannot_be_removed(catalogue):

@@ -90,6 +90,16 @@ def test_back_returns_to_the_same_place(page, service):
         assert page.titles()[15] == title
 
 
+def test_more_stories_follow_those_that_are_there(page, service):
+    service.add([News(news_id=f"M{number}", title=f"number {number}") for number in range(60)])
+    page.visit("")
+    page.read(15)
+    before = page.titles()
+    page.find("#more").click()
+    page.wait(lambda: len(page.titles()) > len(before))
+    assert page.titles()[: len(before)] == before  # and the story just read is among them
+
+
 def test_a_story_has_an_address_of_its_own(page):
     page.browser.get("about:blank")
     page.visit("#story/N7")

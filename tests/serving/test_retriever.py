@@ -63,6 +63,35 @@ def test_a_small_catalogue_is_scored_whole(model, graphs, topics, config):
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("score_all", [0, 10_000], ids=["searched", "scored whole"])
+def test_where_freshness_counts_the_newest_are_candidates(model, graphs, score_all, monkeypatch):
+    """The newest are as far from the user as can be, and some have no time."""
+    monkeypatch.setattr(retriever_module, "SCORE_ALL", score_all)
+    news = model.catalogue.embeddings_VD.numpy()
+    clicks = clicks_on(0)
+    order = np.argsort(news @ news[clicks].sum(0))
+    hours = np.argsort(order)  # since publication: the least like the user first
+    times = [None if number % 3 == 0 else 1e9 - 3600.0 * hour for number, hour in enumerate(hours)]
+    named = zip(model.catalogue.news_ids, times, strict=True)
+    live = LiveCatalogue(
+        [News(news_id=name, title=name, published=time) for name, time in named],
+        news,
+        None,
+        build_index(news, graphs),
+    )
+    retriever = Retriever(catalogue=live, added=model.catalogue.added, adds_biases=False)
+    reads = UserClicks.from_sections(np.zeros(len(clicks), np.int64), np.ones(1))
+
+    def found(freshness):
+        config = RerankConfig(halving_clicks=0, freshness=freshness)
+        users = model.encode_interests(news[clicks], config.interests)
+        return set(retriever.retrieve(users, K, config, reads, SearchFilter(), Rules())[0].tolist())
+
+    newest = [row for row in order.tolist() if row % 3][: retrieval_size(K, RerankConfig())]
+    assert set(newest) <= found(1)
+    assert not set(newest) <= found(0)
+
+
 @pytest.mark.parametrize("config", [PLAIN, RerankConfig(halving_clicks=0)], ids=["plain", "re-ranked"])
 def test_centres_of_clicks_find_what_a_large_catalogue_has(model, graphs, config, monkeypatch):
     monkeypatch.setattr(retriever_module, "SCORE_ALL", 0)

@@ -65,6 +65,10 @@ def test_a_metric_that_no_impression_has_is_none():
     found = measure_chance(targets, np.zeros(2, np.int64), num_all=5).metrics
     assert found["auc"] is None
     assert found["recall@20"] == 1
+    assert found["hit@10"] == 1
+    # Of the four articles besides the history, or all five, each is as likely to be any of the first ones.
+    gains = [1, 1 / np.log2(3), 1 / 2, 1 / np.log2(5), 1 / np.log2(6)]
+    assert found["pool_ndcg@10"] == pytest.approx((sum(gains[:4]) / 4 + sum(gains) / 5) / 2)
 
 
 def test_categories_are_counted_in_the_history(shown):

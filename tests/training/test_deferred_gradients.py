@@ -8,16 +8,14 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch.amp import GradScaler
 
 from speedyfeed.batching.loader import Loader
-from speedyfeed.checksums import write_checksums
 from speedyfeed.models.config import UserConfig
 from speedyfeed.models.users import USER_ENCODERS
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import PAPER_CACHE, RECIPES, conventional, recipe
-from speedyfeed.training.checkpoint import STATE, TRAINING, Checkpointer
+from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS
 from speedyfeed.training.loop import open_loader, train
 from speedyfeed.training.metrics import METRICS
@@ -322,21 +320,9 @@ def test_a_run_that_breaks_ends_bit_for_bit_like_one_that_does_not(
     trainer = Trainer(broken, store)
     Checkpointer(trainer).restore()
     assert len(trainer.deferred.pending()) > 0
-    rename_to_older(max(broken.checkpoints.glob("step-*")))
     train(broken, store)
     ours, twin = (Recommender.from_pretrained(one.path).state_dict() for one in (broken, whole))
     assert all(torch.equal(ours[name], twin[name]) for name in ours)
-
-
-def rename_to_older(checkpoint):
-    """Give deferred gradients the names that checkpoints had before 0.3."""
-    tensors = load_file(checkpoint / TRAINING)
-    assert {"loader.deferred", "deferred.rows"} <= tensors.keys()
-    older = {"loader.deferred": "loader.debts"} | {
-        name: name.replace("deferred.", "owed.") for name in tensors if name.startswith("deferred.")
-    }
-    save_file({older.get(name, name): value for name, value in tensors.items()}, checkpoint / TRAINING)
-    write_checksums(checkpoint, [TRAINING, STATE])
 
 
 def test_old_gradients_are_delivered_though_the_article_does_not_come_again(store, still, tmp_path):

@@ -9,7 +9,7 @@ from torch import Tensor
 from speedyfeed.errors import InputError
 from speedyfeed.scoring import Users
 from speedyfeed.training.config import LossConfig
-from speedyfeed.training.losses import BIAS_SCALE, ClickLoss, in_batch_loss, log_popularity, next_click_loss
+from speedyfeed.training.losses import ClickLoss, in_batch_loss, log_popularity, next_click_loss
 
 DIM = 5
 
@@ -267,11 +267,10 @@ def test_the_bias_of_an_article_is_added_to_its_logits(share: float) -> None:
     ours = ClickLoss(config, fallback_negatives_weight=1.0, num_news=16)
     assert ours.bias_V is not None
     with torch.no_grad():
-        ours.bias_V[11:] = torch.tensor([0.01, -0.02, 0.03, 0.0, 0.04, -0.01])
+        ours.bias_V[11:] = torch.tensor([0.5, -1.0, 1.5, 0.0, 2.0, -0.5])
     loss = ours(Users(vectors_BKD=users), news, HISTORY, NEGATIVES, HAS_POOL, IDS, LOG_POPULARITY)
 
-    scale = ours.bias_V.detach().clone()[IDS].requires_grad_()
-    bias = BIAS_SCALE * scale
+    bias = ours.bias_V.detach().clone()[IDS].requires_grad_()
     total = torch.zeros(())
     for user, click in ((HISTORY > 0).nonzero()).tolist():
         target, negative = HISTORY[user, click], NEGATIVES[user, click]
@@ -284,7 +283,7 @@ def test_the_bias_of_an_article_is_added_to_its_logits(share: float) -> None:
     expected = total / int((HISTORY > 0).sum())
     assert_twins(loss, expected, inputs=[users, news])
     (gradient,) = torch.autograd.grad(loss, [ours.bias_V])
-    (twin,) = torch.autograd.grad(expected, [scale])
+    (twin,) = torch.autograd.grad(expected, [bias])
     torch.testing.assert_close(gradient[IDS[1:]], twin[1:])
     assert not gradient[:11].any()
 

@@ -33,9 +33,11 @@ def read_tensorboard(folder):
 
 
 def read_wandb(folder):
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
+    wandb.teardown()  # its service may write the last lines after a run has ended, and this waits for it
     found, ids = {}, set()
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
         file = DataStore()

@@ -27,7 +27,8 @@ from speedyfeed.saved_model import CONFIG, WEIGHTS
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.training.checkpoint import Checkpointer, checkpoints, newest_step
 from speedyfeed.training.config import LossConfig, TrainConfig
-from speedyfeed.training.loop import train
+from speedyfeed.training.loop import open_loader, train
+from speedyfeed.training.losses import BIAS_RATE
 from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import StoreReference, open_run, start_run
 from speedyfeed.training.schedule import Progress, Schedule, lr_factor
@@ -124,7 +125,8 @@ import sys
 from pathlib import Path
 from speedyfeed.data.store import open_store
 from speedyfeed.training.run_folder import open_run
-from speedyfeed.training.loop import train
+from speedyfeed.training.loop import open_loader, train
+from speedyfeed.training.losses import BIAS_RATE
 train(open_run(Path(sys.argv[2])), open_store(Path(sys.argv[1])))
 """
 
@@ -329,7 +331,7 @@ def test_learning_rates_and_validations_follow_the_clock(store, config, tmp_path
         return step(self, batch, factor)
 
     monkeypatch.setattr(Trainer, "step", noted)
-    monkeypatch.setattr("speedyfeed.training.loop.perf_counter", itertools.count().__next__)
+    monkeypatch.setattr("speedyfeed.training.recorder.perf_counter", itertools.count().__next__)
     run = start_run(tmp_path / "run", config, store)
     assert train(run, store).progress.seconds == 20
     assert factors == pytest.approx([1 - done / 10 for done in range(10)], abs=0.02)
@@ -411,7 +413,7 @@ def test_the_model_that_validates_best_is_saved_with_its_biases(store, config, t
     initial = []
     aucs = iter([1.0, {"last": 1.2, "initial": 0.0}[best]])
 
-    def validate(trainer, *_):
+    def validate(trainer, *_, **__):
         initial.append(trainer.model.news.projection.weight.detach().clone())
         return next(aucs)
 
@@ -533,7 +535,44 @@ def test_what_changes_the_text_that_is_read_has_the_learning_rate_of_the_encoder
     news = trainer.model.news
     for part in (news.encoder, news.frequency, news.over_tokens, news.over_segments):
         assert {rates[id(one)] for one in part.parameters()} == {1e-6}
-    assert rates[id(news.projection.weight)] == rates[id(trainer.loss.bias_V)] == 1e-2
+    assert rates[id(news.projection.weight)] == 1e-2
+    assert rates[id(trainer.loss.bias_V)] == 1e-2 * BIAS_RATE  # a number of logits, not a part of an embedding
+
+
+def test_pooling_that_was_drawn_at_random_has_the_learning_rate_of_the_head(store, config, tmp_path):
+    config = replace(config, train=replace(config.train, encoder_lr=1e-6, lr=1e-2, init="random"))
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    rates = {id(one): group["peak_lr"] for group in trainer.optimizer.param_groups for one in group["params"]}
+    news = trainer.model.news
+    for parts, rate in (((news.encoder, news.frequency), 1e-6), ((news.over_tokens, news.over_segments), 1e-2)):
+        assert {rates[id(one)] for part in parts for one in part.parameters()} == {rate}
+
+
+def test_history_clicks_alone_are_learned_from_with_accumulation_too(store, config, tmp_path):
+    config = replace(
+        config,
+        loss=LossConfig(in_batch=0.5),
+        train=replace(config.train, accumulate=2, validations=0),
+    )
+    trainer = Trainer(start_run(tmp_path / "run", config, store), store)
+    trainer.initialize()
+    before = trainer.model.news.projection.weight.detach().clone()
+    with open_loader(config, store.train, trainer.news.lengths_M.numpy()) as loader:
+        for _ in range(2):
+            batch = next(loader)
+            trainer.step(replace(batch, has_own_negatives_BL=np.zeros_like(batch.has_own_negatives_BL)), 1.0)
+    assert not torch.equal(trainer.model.news.projection.weight, before)
+
+
+def test_the_last_validation_sees_what_was_delivered_after_the_last_step(store, config, tmp_path, monkeypatch):
+    order = []
+    finish, validate = Trainer.finish, Trainer.validate
+    monkeypatch.setattr(Trainer, "finish", lambda *a: order.append("finish") or finish(*a))
+    monkeypatch.setattr(Trainer, "validate", lambda *a, **k: order.append("validate") or validate(*a, **k))
+    config = replace(config, cache=replace(config.cache, gamma=5))
+    train(start_run(tmp_path / "run", config, store), store)
+    assert order.count("finish") == 1
+    assert order[-2:] == ["finish", "validate"]
 
 
 def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many_but_at_most_half(

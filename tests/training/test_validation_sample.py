@@ -5,12 +5,16 @@ import random
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
+from speedyfeed.evaluation.metrics import measure_ranking
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.preparation.config import PrepareConfig
 from speedyfeed.preparation.prepare import prepare
+from speedyfeed.ragged import Ragged
 from speedyfeed.saved_model import WEIGHTS
 from speedyfeed.training import validation_sample
 from speedyfeed.training.config import TrainConfig
@@ -95,12 +99,46 @@ def test_clicks_without_impressions_are_ranked_among_those_of_others(clicks, mon
     assert len(shown.users) == 5
     for row, candidates in enumerate(shown.candidates):
         ids = sample.news[candidates - 1].tolist()
-        assert len(ids) == 4
-        assert shown.labels[4 * row : 4 * row + 4].tolist() == [1, 0, 0, 0]
+        assert 2 <= len(ids) <= 4
+        labels = shown.labels[slice(*shown.candidates.offsets[row : row + 2])]
+        assert labels.tolist() == [1] + [0] * (len(ids) - 1)
         assert set(ids) <= set(second_last)
         assert ids[0] not in ids[1:]
     again = ValidationSample.of(clicks, TrainConfig(validation_impressions=5), IdMaps())
     assert again.impressions.candidates.values.tolist() == shown.candidates.values.tolist()
+
+
+def test_nothing_that_a_user_has_clicked_is_a_candidate(clicks):
+    sample = ValidationSample.of(clicks, TrainConfig(), IdMaps())
+    shown = sample.impressions
+    assert len(shown.users) == 6
+    assert not any(set(shown.histories[user]) & set(shown.candidates[row]) for row, user in enumerate(shown.users))
+    assert len(shown.candidates.values) < 6 * 6, "fewer than all six articles for some"
+
+
+def test_a_click_on_what_was_clicked_before_is_not_ranked(tmp_path):
+    (tmp_path / "items.csv").write_text("item_id,title\n" + "".join(f"N{n},Title {n}\n" for n in range(6)))
+    rows = [f"U{user},N{(user + turn) % 6},{turn}\n" for user in range(4) for turn in range(4)]
+    rows += [f"again,N{number},{turn}\n" for turn, number in enumerate((1, 2, 1))]
+    rows += [f"U{user},N{(user + 4) % 6},4\n" for user in range(3)]  # the last tenth is dev
+    (tmp_path / "interactions.csv").write_text("user_id,item_id,timestamp\n" + "".join(rows))
+    options = PrepareConfig(split="time", columns="time=none", validation=0.5)
+    sample = ValidationSample.of(prepare(tmp_path, tmp_path / "store", options).store, TrainConfig(), IdMaps())
+    assert len(sample.impressions.users) == 4
+
+
+@pytest.mark.parametrize("encoder_lr", [0.0, 1e-3])
+def test_learned_popularity_is_part_of_the_scores_without_impressions(clicks, config, tmp_path, encoder_lr):
+    config = replace(config, train=replace(config.train, encoder_lr=encoder_lr))
+    trainer = Trainer(start_run(tmp_path / "run", config, clicks), clicks)
+    trainer.initialize()
+    with torch.no_grad():  # differences far above those of inner products of unit vectors
+        trainer.loss.bias_V += torch.arange(clicks.num_news + 1)
+    shown = trainer.validation.impressions
+    ids = np.append(0, trainer.validation.news)[shown.candidates.values]
+    by_bias = measure_ranking(Ragged(values=ids, offsets=shown.candidates.offsets), shown.labels).values["auc"]
+    assert trainer.validate() == pytest.approx(by_bias.mean())
+    assert trainer.validate(is_initial=True) != pytest.approx(by_bias.mean())
 
 
 def test_only_clicks_that_the_model_reads_are_encoded(store):

@@ -10,7 +10,7 @@ from speedyfeed.cli.main import main
 from speedyfeed.errors import InputError
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.id_maps import IdMaps
-from speedyfeed.preparation.tokens import build_word_tokenizer
+from speedyfeed.preparation.vocabulary import build_word_tokenizer
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
 from speedyfeed.training.config import LossConfig
@@ -108,9 +108,11 @@ def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, t
     assert known == len(learned)
 
 
-def test_a_run_begins_with_the_weights_of_an_earlier_one(newsroom, tiny_encoder, tmp_path, capsys):
+@pytest.mark.parametrize("layers", [0, 1])  # of a run that trained all
+def test_a_run_begins_with_the_weights_of_an_earlier_one(newsroom, tiny_encoder, tmp_path, layers):
     run = tmp_path / "run"
     options = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--steps", "0", "--validations", "0"]
+    options += ["--news.train-layers", str(layers)]
     main(["train", str(newsroom.refined), str(run), "--from", str(newsroom.trained), *options])
     before, after = (Recommender.from_pretrained(path).state_dict() for path in (newsroom.trained, run))
     assert all(torch.equal(value, after[name]) for name, value in before.items())

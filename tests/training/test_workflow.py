@@ -19,12 +19,11 @@ from speedyfeed.pretrained import Recommender
 from speedyfeed.ragged import Ragged
 from speedyfeed.recipes import CONVENTIONAL_SIZE, conventional, fast
 from speedyfeed.training.config import LossConfig, RunConfig, TrainConfig
-from speedyfeed.training.distributed.partition import weigh
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import Trainer, build_recommender
-from speedyfeed.training.workflow import Workflow
+from speedyfeed.training.workflow import Workflow, weigh
 
 WORDS = WordConfig(width=8, heads=4, query_width=6, category_width=4)
 USERS = {"nrms": "self-attention", "naml": "additive", "lstur": "lstur-ini", "npa": "npa", "plm": "attentive"}

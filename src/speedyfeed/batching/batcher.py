@@ -9,7 +9,7 @@ Packed batches need no buckets, because nothing is padded; padded batches and ba
 comparison.
 
 Batches depend on the data, the config, the seed and the step alone: every rank makes the same ones, and a
-`Position`, the stamps and what is deferred suffice to continue from any batch.
+`Position`, the stamps and what is deferred suffice to continue after any update.
 Shapes: B users, L clicks, N negatives, V all articles, M distinct articles, E encoded, R cache hits, U instances.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.batching.batches import Batch, BatchConfig, Position
-from speedyfeed.batching.cache_plan import CachePlan, Ids, Stamps, new_stamps
+from speedyfeed.batching.cache_plan import CachePlan, Ids, Reads, Stamps, new_stamps
 from speedyfeed.batching.in_order import map_in_order
 from speedyfeed.batching.padding import pad_clicks
 from speedyfeed.batching.queue import Queue, Rows
@@ -70,7 +70,7 @@ class _Closed:
 
 
 class Batcher:
-    """Endless iterator over the batches from a position on, epoch after epoch.
+    """Endless iterator over the batches from the end of an update on, epoch after epoch.
 
         sample blocks of users --> close batches, one after the other --> make their arrays
           in parallel                 stamps of one decide the next          in parallel
@@ -97,6 +97,7 @@ class Batcher:
         self._position = start
         self._stamps_V = stamps_V
         self._deferred_V = new_stamps(len(lengths_V) - 1) if deferred_V is None else deferred_V
+        self._reads: Reads = []
         self._executor = executor
         self._seen_V = np.zeros(len(lengths_V), np.int64)
         self._num_seen = FIRST_CHUNK
@@ -225,10 +226,12 @@ class Batcher:
         merged = counted.news[within][is_first]
         is_cache_hit = counted.is_cache_hit[within][is_first]
         encode_E, cached_R = np.sort(merged[~is_cache_hit]), np.sort(merged[is_cache_hit])
-        deliver_E = self._overdue[~np.isin(self._overdue, encode_E)]
+        # One that an earlier batch of the update encoded, which delivered nothing, may be a cache hit.
+        deliver_E = self._overdue[~np.isin(self._overdue, merged)]
         before = self._position
         self._stamps_V[encode_E] = self._stamps_V[deliver_E] = before.step
-        self._plan.note_deferred(self._deferred_V, before.step, np.concatenate([encode_E, deliver_E]), cached_R)
+        encoded = np.concatenate([encode_E, deliver_E])
+        self._plan.note_deferred(self._deferred_V, self._reads, before.step, encoded, cached_R)
 
         cursor = max(before.cursor, int(queue.positions_U[rows[-1]]) + 1)
         waiting = queue.positions_U[queue.rows]

@@ -55,7 +55,7 @@ class BatchConfig:
     prefetch: int = 8
     """Number of batches prepared ahead of the trainer."""
     planners: int = 4
-    """Number of threads that plan batches; these do not depend on it."""
+    """Number of threads that plan batches; the batches are the same with any number."""
 
     RANGES: ClassVar[Ranges] = {
         "size": (0, MANY),

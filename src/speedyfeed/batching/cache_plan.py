@@ -11,8 +11,9 @@ the schedule is the step that last encoded each article, its *stamp*:
 A hit of step t was encoded before step t, so prefetching threads and ranks that follow one plan never read a row
 that is not there.
 
-Which articles have deferred gradients is known ahead as well: `deferred_V` is the step of the oldest cache hit of
-each article whose gradient has not reached the encoder. Shapes: V all articles, E encoded, R cache hits.
+Which articles have deferred gradients is known ahead as well: at the end of each update, `deferred_V` is the step
+of the oldest cache hit of each article whose gradient has not reached the encoder.
+Shapes: V all articles, E encoded, R cache hits.
 """
 
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 Ids = NDArray[np.int32]
 Stamps = NDArray[np.int32]
+Reads = list[tuple[int, Ids]]
+"""Step and cache hits of each batch since the last update."""
 NEVER = -1
 GAMMA = 20
 """Number of steps for which a cached embedding may be reused by default in a small log."""
@@ -128,15 +131,20 @@ class CachePlan:
         pending = np.flatnonzero(deferred_V.view(np.uint32) < np.uint32(step - self.gamma))
         return pending[deferred_V[pending].argsort(kind="stable")].astype(np.int32)
 
-    def note_deferred(self, deferred_V: Stamps, step: int, encode_E: Ids, cached_R: Ids) -> None:
-        """Clear the articles whose gradients `step` delivers by encoding, and note those of its cache hits."""
+    def note_deferred(self, deferred_V: Stamps, reads: Reads, step: int, encode_E: Ids, cached_R: Ids) -> None:
+        """Note the cache hits of `step` in `reads`; where it ends the update, move them all to `deferred_V`.
+
+        The articles whose gradients it delivers by encoding are cleared first: what the same update read of them
+        is delivered by a later one.
+        """
         if not self.gradients:
             return
+        reads.append((step, cached_R))
         if self._ends_update(step):
-            # Reads of the same update are delivered by a later one.
-            is_old_E = deferred_V[encode_E] <= step - self.accumulate
-            deferred_V[encode_E[is_old_E]] = NEVER
-        deferred_V[cached_R[deferred_V[cached_R] == NEVER]] = step
+            deferred_V[encode_E] = NEVER
+            for read_at, read_R in reads:
+                deferred_V[read_R[deferred_V[read_R] == NEVER]] = read_at
+            reads.clear()
 
     def _ends_update(self, step: int) -> bool:
         return (step + 1) % self.accumulate == 0

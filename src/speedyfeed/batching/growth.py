@@ -7,6 +7,8 @@ root of it; batches at most fourfold, since they have to fit into memory, and ga
     live articles    up to 1,000     4,000     16,000     64,000
     batches                   x1        x2         x4         x4
     gamma                     x1        x2         x4        x16
+
+Shapes: V all articles.
 """
 
 import math

@@ -5,7 +5,8 @@
 
 Of these, a click draws among the articles first clicked by then, so none is from the future; where these are fewer
 than the draws, among all that are live. Articles that the user clicks, at any time, are left out. Where the log
-has no times, all train articles are live. Costs one sort of all clicks, then a few passes per block of draws.
+has no times, all train articles are live. Costs one sort of all clicks, then a few passes per block of draws;
+holds 8 bytes for each click, and 12 for each article of each block.
 Shapes: C clicks of the log   V articles.
 """
 
@@ -37,7 +38,6 @@ class LiveNews:
         block_C = np.zeros(len(news_C), np.int64)
         if times is not None:
             block_C[np.argsort(time_C, kind="stable")] = np.arange(len(news_C)) // LIVE_CLICKS
-        self._time_C, self._block_C = time_C, block_C
         self._num_times = len(news_C) + 1
         self._size = int(news_C.max(initial=0)) + 1
         if len(np.unique(news_C)) < 2:
@@ -45,14 +45,17 @@ class LiveNews:
                 "the train split has one article only, expected at least two: a click and an article that was not "
                 "clicked; prepare a larger log"
             )
-        self._live, self._births = self._collect(news_C)
+        self._live, self._births = self._collect(news_C, time_C, block_C)
+        dtype: type[np.integer] = np.int32 if self._num_times <= np.iinfo(np.int32).max else np.int64
+        self._time_C: NDArray[np.integer] = time_C.astype(dtype)
+        self._block_C: NDArray[np.integer] = block_C.astype(dtype)
 
     def draw(self, positions: NDArray[np.int64], users: NDArray[np.int64], epoch: int) -> NDArray[np.int32]:
         """(clicks, negatives) articles for the clicks at these positions; 0 where too few are live."""
         num_draws = 2 * self._negatives + SPARE
         counters = positions[:, None] * 2 * num_draws + np.arange(2 * num_draws)
         bits, order = np.split(random_bits(self._seed, Stream.NEGATIVES, epoch, counters), 2, axis=1)
-        block = self._block_C[positions]
+        block = self._block_C[positions].astype(np.int64)
         starts, ends = self._live.offsets[block], self._live.offsets[block + 1]
         now = block * self._num_times + self._time_C[positions]
         sizes = np.searchsorted(self._births, now, side="right") - starts
@@ -64,14 +67,16 @@ class LiveNews:
         first = np.argsort(np.where(is_out, ~np.uint64(0), order), axis=1)[:, : self._negatives]
         return np.take_along_axis(np.where(is_out, PAD_NEWS, news), first, axis=1)
 
-    def _collect(self, news_C: NDArray[np.int32]) -> tuple[Ragged, NDArray[np.int64]]:
+    def _collect(
+        self, news_C: NDArray[np.int32], time_C: NDArray[np.int64], block_C: NDArray[np.int64]
+    ) -> tuple[Ragged, NDArray[np.int64]]:
         """Articles live in each block in the order of their first click, and a key of block and time for each."""
         birth_V = np.full(self._size, self._num_times - 1, np.int64)
-        np.minimum.at(birth_V, news_C, self._time_C)
-        last = int(self._block_C.max())
-        near = [(self._block_C, news_C), (np.minimum(self._block_C + 1, last), news_C)]
+        np.minimum.at(birth_V, news_C, time_C)
+        last = int(block_C.max())
+        near = [(block_C, news_C), (np.minimum(block_C + 1, last), news_C)]
         if last:  # the first block has none before it, and takes those of the second
-            second = news_C[self._block_C == 1]
+            second = news_C[block_C == 1]
             near.append((np.zeros(len(second), np.int64), second))
         keys = np.unique(np.concatenate([block * self._size + news for block, news in near]))
         block, news = keys // self._size, keys % self._size

@@ -1,4 +1,4 @@
-"""The loader: batches prepared by a background thread, resumable between any two of them.
+"""The loader: batches prepared by a background thread, resumable between any two updates.
 
 The thread closes one batch after the other, because each decides the next; `planners` others sample the users of
 batches to come and make the arrays of those that are closed. All sleep while `prefetch` batches are ready.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from speedyfeed.batching.batcher import Batcher
 from speedyfeed.batching.batches import Batch, BatchConfig, Position
-from speedyfeed.batching.cache_plan import NEVER, CacheConfig, Stamps, new_stamps
+from speedyfeed.batching.cache_plan import CacheConfig, Reads, Stamps, new_stamps
 from speedyfeed.batching.sample import Sampler
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
@@ -66,9 +66,7 @@ class LoaderState:
         """State from what `arrays` gave."""
         step, epoch, cursor = arrays["position"].tolist()
         position = Position(step=step, epoch=epoch, cursor=cursor, waiting=arrays["waiting"])
-        stamps_V = arrays["stamps"]
-        deferred_V = arrays.get("deferred", np.full_like(stamps_V, NEVER))  # checkpoints of 0.2 have none
-        return cls(position=position, stamps_V=stamps_V, deferred_V=deferred_V)
+        return cls(position=position, stamps_V=arrays["stamps"], deferred_V=arrays["deferred"])
 
 
 class Loader:
@@ -110,6 +108,7 @@ class Loader:
         """Number of instances of an epoch."""
         self._position = state.position
         self._stamps_V, self._deferred_V = state.stamps_V.copy(), state.deferred_V.copy()
+        self._reads: Reads = []
         self._plan = cache.plan(seed, accumulate)
         executor = ThreadPoolExecutor(config.planners, "speedyfeed-planner") if config.planners > 1 else None
         batcher = Batcher(
@@ -143,14 +142,14 @@ class Loader:
                 self._channel.slots.release()
                 encoded = np.concatenate([item.encode_E, item.deliver_E])
                 self._stamps_V[encoded] = item.step
-                self._plan.note_deferred(self._deferred_V, item.step, encoded, item.cached_R)
+                self._plan.note_deferred(self._deferred_V, self._reads, item.step, encoded, item.cached_R)
                 self._position = item.after
                 return item
             self._over = item
         raise self._over
 
     def state(self) -> LoaderState:
-        """State after the last batch consumed; prefetched batches do not count."""
+        """State after the last batch consumed, which ends an update; prefetched batches do not count."""
         return LoaderState(
             position=self._position, stamps_V=self._stamps_V.copy(), deferred_V=self._deferred_V.copy()
         )

@@ -1,4 +1,7 @@
-"""Instances that have arrived and wait for their batch."""
+"""Instances that have arrived and wait for their batch.
+
+Shapes: U instances that wait.
+"""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -96,12 +96,14 @@ class Sampler:
         self._seed = seed
         self._autoregressive = autoregressive
         has_negatives = timelines.has_negatives
-        self._has_pools = has_negatives or any((block >= 0).any() for block in in_blocks(timelines.user_pools))
+        has_pools = has_negatives or any((block >= 0).any() for block in in_blocks(timelines.user_pools))
         self._fallback_negatives = fallback_negatives or not has_negatives
         self._first_click = first_click
         self._selected = Selection(self._learning_users() if autoregressive else self._learned_clicks())
         if not len(self._selected):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
+        # Collected here, once: threads that sample side by side would each do it.
+        self._live_news = None if has_pools else LiveNews(timelines, negatives=negatives, seed=seed)
 
     @property
     def num_instances(self) -> int:
@@ -184,7 +186,7 @@ class Sampler:
         self, clicked: NDArray[np.int32], positions: NDArray[np.int64], users: NDArray[np.int64], epoch: int
     ) -> tuple[NDArray[np.int32], NDArray[np.bool]]:
         """(clicks, negatives) news, and for each click whether they come from its own impression."""
-        if not self._has_pools:
+        if self._live_news is not None:
             return self._live_news.draw(positions, users, epoch), np.zeros(len(positions), np.bool)
         pools = self._timelines.pools
         rows = self._timelines.click_pools[positions]
@@ -211,11 +213,6 @@ class Sampler:
             rank = np.searchsorted(self._period, clicked[strays])[:, None]
             negatives[strays] = np.where(chosen >= 0, self._period[chosen + (chosen >= rank)], PAD_NEWS)
         return negatives, has_own_negatives
-
-    @cached_property
-    def _live_news(self) -> LiveNews:
-        """Articles to draw from in a log without impressions; collected when the first click comes."""
-        return LiveNews(self._timelines, negatives=self._negatives, seed=self._seed)
 
     @cached_property
     def _period(self) -> NDArray[np.int32]:

@@ -26,11 +26,13 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     from speedyfeed.model_card import CARD
     from speedyfeed.pretrained import MODULES
+    from speedyfeed.training.trackers import DEFAULT
 
     if not verify(arguments.path, needs_record=True):
         raise InputError(f"{arguments.path}: neither a store nor a run nor a saved recommender; check the path")
-    files = [file for file in arguments.path.rglob("*") if file.is_file() and file.name not in (CARD, MODULES)]
-    sizes = [file.stat().st_size for file in files]  # of those that nobody edits
+    files = [file for file in arguments.path.rglob("*") if file.is_file()]
+    edited = (CARD, MODULES)  # by people, so nothing is compared
+    sizes = [file.stat().st_size for file in files if file.name not in edited and file.parent.name != DEFAULT]
     if arguments.json:
         print(json.dumps({"files": len(sizes), "bytes": sum(sizes)}))
     else:
@@ -62,12 +64,14 @@ def _verify_run(path: Path, *, needs_record: bool) -> None:
     from speedyfeed.checksums import verify_checksums
     from speedyfeed.saved_model import remedy_for
     from speedyfeed.training.checkpoint import checkpoints, verify_checkpoint
+    from speedyfeed.training.metrics import load_saved
     from speedyfeed.training.run_folder import AGAIN, open_run
 
     run = open_run(path)
     for best in run.best.glob("step-*"):
         verify_checksums(best, AGAIN, needs_record=needs_record)
     if run.model.exists():
+        load_saved(path)
         verify_checksums(run.model, remedy_for(run.model), needs_record=needs_record)
     for checkpoint in checkpoints(run.checkpoints):
         verify_checkpoint(checkpoint, needs_record=needs_record)

@@ -8,7 +8,7 @@ Example: speedyfeed compare runs/a0 runs/b0 --more-a runs/a1 --more-b runs/b1
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from speedyfeed.progress import progress_bars
 if TYPE_CHECKING:
     from speedyfeed.evaluation.bootstrap import Estimate
     from speedyfeed.finished_run import EvaluationData
+    from speedyfeed.training.metrics import SavedModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +51,8 @@ class Arguments:
 class Side:
     """A or B: its runs, and its metrics over users and seeds."""
 
-    paths: Sequence[Path]
+    saved: "Mapping[Path, SavedModel | None]"
+    """Which model of each run was saved; None where it had no validations, or is no folder of a run."""
     metrics: "Mapping[str, Estimate]"
     num_impressions: int
 
@@ -59,7 +61,7 @@ class Side:
         return {
             **_numbers(self.metrics),
             "impressions": self.num_impressions,
-            "runs": {str(path): _saved(path) for path in self.paths},
+            "runs": {str(path): None if saved is None else str(saved) for path, saved in self.saved.items()},
         }
 
 
@@ -69,9 +71,11 @@ def run(arguments: Arguments) -> None:
     from speedyfeed.evaluation.bootstrap import Bootstrap
     from speedyfeed.finished_run import open_data, open_finished_run
     from speedyfeed.run_evaluation import SEED, evaluate_run
+    from speedyfeed.training.metrics import load_saved
 
     sides = ([arguments.run_a, *arguments.more_a], [arguments.run_b, *arguments.more_b])
     runs = {path: open_finished_run(path) for side in sides for path in side}
+    saved = {path: load_saved(path) for path in runs}
     with progress_bars() as report, ExitStack() as stack:
         data = {
             path: stack.enter_context(
@@ -94,8 +98,8 @@ def run(arguments: Arguments) -> None:
     values = [{name: np.stack([reports[path].values[name] for path in side]) for name in names} for side in sides]
     a, b = (
         Side(
-            paths=side,
-            metrics={name: drawn.estimate(values_SI) for name, values_SI in found.items()},
+            saved={path: saved[path] for path in side},
+            metrics={name: drawn.estimate(values) for name, values in found.items()},
             num_impressions=reports[side[0]].overall.num_impressions,
         )
         for side, found in zip(sides, values, strict=True)
@@ -112,14 +116,6 @@ def _is_same(a: "EvaluationData", b: "EvaluationData") -> bool:
     import numpy as np
 
     return a.load_ids().equals(b.load_ids()) and np.array_equal(a.impressions.labels, b.impressions.labels)
-
-
-def _saved(path: Path) -> str | None:
-    """Which model of a run was saved; None where it had no validations, or is no folder of a run."""
-    from speedyfeed.training.metrics import load_saved
-
-    saved = load_saved(path)
-    return None if saved is None else str(saved)
 
 
 def _numbers(found: "Mapping[str, Estimate]") -> dict[str, Any]:
@@ -148,10 +144,9 @@ def _print_table(a: Side, b: Side, difference: "Mapping[str, Estimate]") -> None
     from speedyfeed.evaluation.bootstrap import verdict
 
     for letter, side in (("A", a), ("B", b)):
-        for path in side.paths:
-            saved = _saved(path)
+        for path, saved in side.saved.items():
             print(f"{letter} {path}" + ("" if saved is None else f": saved is {saved}"))
-    is_over_seeds = min(len(a.paths), len(b.paths)) > 1
+    is_over_seeds = min(len(a.saved), len(b.saved)) > 1
     print(
         f"{a.num_impressions:,} impressions scored; intervals over users"
         + (" and seeds" if is_over_seeds else ": one seed each says nothing of other seeds")

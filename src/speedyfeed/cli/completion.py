@@ -17,8 +17,8 @@ from tyro.conf import Positional, arg
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
-    shell: Annotated[Positional[Literal["bash", "zsh", "tcsh"]], arg(metavar="SHELL")]
-    """Shell to complete in: bash, zsh or tcsh."""
+    shell: Annotated[Positional[Literal["bash", "zsh"]], arg(metavar="SHELL")]
+    """Shell to complete in: bash or zsh."""
 
 
 def run(arguments: Arguments) -> None:

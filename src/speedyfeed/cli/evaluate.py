@@ -72,6 +72,7 @@ def run(arguments: Arguments) -> None:
     if arguments.per_impression is not None:
         require_new_file(arguments.per_impression)
     finished = open_finished_run(arguments.run)
+    saved = load_saved(arguments.run)
     with (
         progress_bars() as progress,
         open_data(
@@ -96,7 +97,6 @@ def run(arguments: Arguments) -> None:
         known_users = None
         if finished.model.config.user.uses_user_ids:
             known_users = known_user_share(data.store, split, finished.model.id_maps)
-    saved = load_saved(arguments.run)
     if arguments.json:
         found: dict[str, object] = {} if saved is None else {"saved": asdict(saved)}
         if known_users is not None:
@@ -123,10 +123,9 @@ def print_report(report: "Report", split: str) -> None:
     overall = report.overall
     are_targets = "hit@10" in overall.metrics
     if are_targets:
-        num_clicks = overall.metrics["hit@10"].num_impressions
-        repeated = len(report.values["hit@10"]) - num_clicks
+        repeated = overall.num_in_history
         rest = f"; left out: {repeated:,} on articles that the user had clicked before" if repeated else ""
-        print(f"{split}: {num_clicks:,} clicks, each to be found among all articles{rest}")
+        print(f"{split}: {overall.num_impressions:,} clicks, each to be found among all articles{rest}")
     else:
         print(
             f"{split}: {overall.num_impressions:,} impressions scored; not scored: {overall.num_one_class:,} with "
@@ -149,9 +148,8 @@ def print_report(report: "Report", split: str) -> None:
         f"\n{'group':21}{'clicks' if are_targets else 'impressions':>12}" + "".join(f"{one:>13}" for one in shown)
     )
     for name, group in report.groups.items():
-        size = group.metrics["hit@10"].num_impressions if are_targets else group.num_impressions
         means = "".join(f"{_mean(group.metrics[metric]):>13}" for metric in shown)
-        print(f"{name.replace('_', ' '):21}{size:>12,}{means}")
+        print(f"{name.replace('_', ' '):21}{group.num_impressions:>12,}{means}")
     if "news_seen" not in report.groups:
         print("(no groups by articles seen in training: the store of the run is gone)")
 

@@ -76,15 +76,15 @@ def write_embeddings(folder: Path, catalogue: "Catalogue") -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    matrix_VD = np.ascontiguousarray(catalogue.embeddings_VD.float().numpy())
+    matrix = np.ascontiguousarray(catalogue.embeddings_VD.float().numpy())
     columns = {
         "news_id": pa.array(catalogue.news_ids, pa.string()),
         "category": pa.array(catalogue.categories, pa.string()),
         "title": pa.array(catalogue.titles, pa.string()),
-        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(matrix_VD.ravel()), matrix_VD.shape[1]),
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(matrix.ravel()), matrix.shape[1]),
     }
     pq.write_table(pa.table(columns), folder / TABLE)
-    np.save(folder / ARRAY, matrix_VD)
+    np.save(folder / ARRAY, matrix)
 
 
 def _catalogue(run: Path, model: "Recommender") -> "Catalogue":

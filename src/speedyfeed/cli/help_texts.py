@@ -39,10 +39,11 @@ def help_page(drawn: str, doc: str) -> str:
 def describe_command(doc: str) -> str:
     """Description of a command from the docstring of its module, wrapped to the terminal.
 
-    A paragraph that begins with `Example` keeps its lines.
+    A paragraph that begins with `Example`, and one that is indented, keeps its lines.
     """
     return "\n\n".join(
-        part if part.startswith("Example") else _wrap(part) for part in inspect.cleandoc(doc).split("\n\n")
+        part if part.startswith(("Example", "    ")) else _wrap(part)
+        for part in inspect.cleandoc(doc).split("\n\n")
     )
 
 

@@ -13,6 +13,7 @@ import io
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,8 +86,8 @@ def run_command(module: Any, program: str, rest: Sequence[str]) -> None:
     except LostRanksError as error:
         print(f"speedyfeed: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly exit may wait for lost ranks
-    except KeyboardInterrupt:
-        _stopped()
+    except KeyboardInterrupt as stop:
+        _stopped(*stop.args)
     except Exception:
         _blame_damage(arguments)
         raise
@@ -172,9 +173,10 @@ def list_commands(names: Mapping[str, str]) -> str:
     return "\n".join(f"  {name:{width}}  {text}" for name, text in names.items())
 
 
-def _stopped() -> NoReturn:
+def _stopped(number: int = signal.SIGINT) -> NoReturn:
+    """End a command that a signal has stopped as a shell expects it."""
     print("speedyfeed: stopped", file=sys.stderr)
-    sys.exit(130)
+    sys.exit(128 + number)
 
 
 def fail(message: str) -> NoReturn:

@@ -35,7 +35,7 @@ def name_option(message: str, program: str) -> str:
 
 def _unknown(rest: Sequence[str], help_text: str) -> str | None:
     """Options that the help text does not list, and what may be meant; None where all are known."""
-    known = re.findall(r"^[\s│]*(?:-\w, )?(--[a-z][\w.-]*)", help_text, re.MULTILINE)
+    known = re.findall(r"(?:^|[ │]{2})[\s│]*(?:-\w, )?(--[a-z][\w.-]*)", help_text, re.MULTILINE)  # in columns
     typed = dict.fromkeys(name for word in rest if re.match(r"--?[a-z]", name := word.split("=")[0], re.I))
     options = [name for name in typed if not _is_number(name) and name.replace("_", "-") not in (*known, "-h")]
     if not known or not options:

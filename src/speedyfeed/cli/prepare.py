@@ -55,6 +55,8 @@ def summary(store: Store) -> dict[str, Any]:
         "kept": {"news": counts.news.kept, **{name: split.kept for name, split in splits}},
         "dropped": {"repeated_news": counts.news.repeated, **{name: split.dropped for name, split in splits}},
         "changed_news": counts.news.changed,
+        "texts_with_markup": counts.news.texts_with_markup,
+        "texts_decomposed": counts.news.texts_decomposed,
         "clicked_and_skipped": counts.clicked_and_skipped,
         "news_without_words": counts.news.without_words,
         "vocabulary": counts.vocabulary_size,
@@ -76,6 +78,12 @@ def print_summary(store: Store) -> None:
     )
     if news.changed:
         print(f"articles whose text changed: {news.changed:,}; the text of the last row is used")
+    if news.texts_with_markup:
+        print(
+            f"titles, abstracts and bodies with HTML: {news.texts_with_markup:,}; tags and entities are taken out"
+        )
+    if news.texts_decomposed:
+        print(f"texts whose accents are characters of their own: {news.texts_decomposed:,}; combined (NFC)")
     if counts.clicked_and_skipped:
         print(
             f"articles both clicked and skipped in one impression: {counts.clicked_and_skipped:,}; clicked, once"

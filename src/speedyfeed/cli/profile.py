@@ -22,7 +22,7 @@ from speedyfeed.training.config import ProfileConfig
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     store: Annotated[Positional[Path], arg(metavar="STORE")]
-    """Folder of the prepared log."""
+    """Folder of the prepared store."""
     config: Annotated[ProfileConfig, arg(name="")] = field(default_factory=ProfileConfig)
     json: bool = False
     """Print the shares as one JSON object."""

@@ -4,16 +4,13 @@ Articles can be added, replaced and removed while the service runs. These writes
 run and survive a restart. They need the bearer token in the environment variable SPEEDYFEED_TOKEN; without a
 token, they are allowed only if the service listens on a loopback address.
 
-Example: speedyfeed serve runs/first --port 8000
+Example: speedyfeed serve runs/first --port 8000 --workers 2
 """
 
 import logging
 import os
 import re
-import shutil
-import signal
 import sys
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -28,11 +25,9 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of runs that can be part of an address."""
 MAX_PORT = 65535
+MAX_WORKERS = 256
 SWITCH_SECONDS = 5e-4
 """Time after which a computing thread hands over to another one; a tenth of Python's default, for low latency."""
-
-GRACE_SECONDS = 10
-"""Time that requests in progress have to finish when the service is stopped; then they are answered with 503."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +38,11 @@ class Arguments:
     """Address to listen on; 0.0.0.0 listens on all addresses of this machine."""
     port: int = 8000
     """TCP port to listen on, 1 to 65535; 0 takes any free one and prints it."""
+    workers: int = 1
+    """Processes that answer at this port, for more requests per second; one of them writes, the others follow it
+    and take its place if it ends. One that ends is started again."""
     data: Path | None = None
-    """Folder that stores added and removed articles, by default RUN.feed; one process at a time can use it."""
+    """Folder that stores added and removed articles, by default RUN.feed; one service at a time can use it."""
     other: tuple[Path, ...] = field(default=())
     """Finished runs to serve beside RUN, below /runs/NAME; /compare?other=NAME shows two feeds side by side."""
     precision: str = "auto"
@@ -52,7 +50,7 @@ class Arguments:
     allow_origins: tuple[str, ...] = field(default=())
     """Origins whose pages may call the service from a browser, such as https://news.example; by default none."""
 
-    RANGES: ClassVar[Ranges] = {"port": (0, MAX_PORT)}
+    RANGES: ClassVar[Ranges] = {"port": (0, MAX_PORT), "workers": (1, MAX_WORKERS)}
     """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
@@ -62,82 +60,37 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     try:
         import torch
-        import uvicorn
 
         from speedyfeed.runtime import require_precision
         from speedyfeed.saved_model import CONFIG
-        from speedyfeed.serving.app import build_app
-        from speedyfeed.serving.connections import allow_files, connection_class, open_listeners
-        from speedyfeed.serving.middleware import TOKEN_VARIABLE, Limits, WriteAccess
-        from speedyfeed.serving.service import Service
+        from speedyfeed.serving.listeners import allow_files, open_listeners
+        from speedyfeed.serving.middleware import TOKEN_VARIABLE, WriteAccess
+        from speedyfeed.serving.processes import serve_alone, serve_with_workers
+        from speedyfeed.serving.site import Site
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs {error.name}: pip install 'speedyfeed[serve]'") from error
+    if arguments.workers > 1 and not hasattr(os, "fork"):
+        raise InputError(f"workers {arguments.workers}: expected 1, as this system cannot fork processes")
     _require_runs(arguments, CONFIG)
     require_precision(arguments.precision, torch.device("cpu"))
     listeners = open_listeners(arguments.host, arguments.port)  # first, because it may fail and is quick
-    port = listeners[0].getsockname()[1]
     folder = arguments.run.absolute()  # not resolved: the data folder stays beside the link
-    data = arguments.data or _data_beside(folder)
-    is_new = not data.exists()
-    service = Service(folder, data, precision=arguments.precision)
-    others = {
-        other.absolute().name: Service(other.absolute(), _data_beside(other), precision=arguments.precision)
-        for other in arguments.other
-    }
-    write_access = WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    limits = Limits()
-    allow_files(2 * limits.max_connections)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build_app(service, write_access, limits=limits, allow_origins=arguments.allow_origins, others=others),
-            http=connection_class(limits),
-            ws="none",
-            log_level="error",  # its warnings tell of clients' mistakes, one line for each
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+    others = [other.absolute() for other in arguments.other]
+    site = Site(
+        address=f"http://{_browser_host(arguments.host)}:{listeners[0].getsockname()[1]}/",
+        folders={folder: arguments.data or _data_beside(folder)} | {one: _data_beside(one) for one in others},
+        write_access=WriteAccess(os.environ.get(TOKEN_VARIABLE), arguments.host),
+        precision=arguments.precision,
+        allow_origins=arguments.allow_origins,
     )
-    failures: list[Exception] = []
-
-    def open_service() -> None:
-        try:
-            opened = service.open()
-            log.info("%d articles, model %s, loaded in %.1f s", opened.news, opened.model, opened.seconds)
-            for name, other in others.items():
-                opened = other.open()
-                log.info(
-                    "%s: %d articles, model %s, loaded in %.1f s", name, opened.news, opened.model, opened.seconds
-                )
-            log.info("serving at http://%s:%d/   stop with Ctrl-C", _browser_host(arguments.host), port)
-        except Exception as error:
-            failures.append(error)
-            server.should_exit = True
-
-    if write_access.state == "off":
+    if site.write_access.state == "off":
         log.info("read-only: %s is not set, and %s is not a loopback address", TOKEN_VARIABLE, arguments.host)
-    opening = threading.Thread(target=open_service, daemon=True)
-    opening.start()
-    services = (service, *others.values())
-    try:
-        server.run(sockets=listeners)
-    except KeyboardInterrupt:
-        if any(one.is_loading for one in services):
-            print("speedyfeed: stopped", file=sys.stderr, flush=True)
-            os._exit(128 + signal.SIGINT)  # an orderly exit would wait until the run is loaded
-        raise
-    finally:
-        for one in services:
-            one.stop()
-        opening.join()
-        for one in services:
-            one.close()
-    if failures:
-        if is_new:  # nothing can have been written before the run was loaded
-            shutil.rmtree(data, ignore_errors=True)
-        raise failures[0]
+    sys.setswitchinterval(SWITCH_SECONDS)
+    allow_files(2 * site.limits.max_connections)
+    if arguments.workers > 1:
+        serve_with_workers(site, arguments.workers, listeners)
+    else:
+        serve_alone(site, listeners)
 
 
 def _require_runs(arguments: Arguments, settings: str) -> None:

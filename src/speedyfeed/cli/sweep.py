@@ -32,7 +32,7 @@ NAME = "sweep"
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
     store: Annotated[Positional[Path], arg(metavar="STORE")]
-    """Folder of the prepared log, with a dev split."""
+    """Folder of the prepared store, with a dev split."""
     out: Annotated[Positional[Path], arg(metavar="OUT")]
     """Folder for the runs (NAME-SEED), sweep.md, sweep.json and the figures."""
     config: Annotated[SweepConfig, arg(name="")] = field(default_factory=SweepConfig)

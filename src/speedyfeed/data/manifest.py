@@ -18,6 +18,8 @@ from speedyfeed.errors import InputError, command
 from speedyfeed.files import read_json, write_json
 
 STORE_VERSION = 4
+TEXT_VERSION = 2
+"""Number of the code that turns texts into tokens: raised when the same text and settings give other tokens."""
 MANIFEST = "manifest.json"
 REMEDY = "remove the store and prepare the log again"
 
@@ -64,6 +66,8 @@ class StoreSettings:
     """Share of the train impressions that was to be set aside for validation; None for the default."""
     like: str | None = None
     """Checksum of the manifest of the store whose text rules were used; None where it made its own."""
+    text_version: int = 1
+    """Number of the code that turned its texts into tokens (`TEXT_VERSION`); version 1 was not written down."""
 
     @property
     def reader_options(self) -> ReaderOptions:
@@ -124,12 +128,16 @@ class NewsCounts:
     repeated: int
     """Rows dropped because a later row has the same article."""
     without_words: int
-    """Articles in the store whose fields hold no word."""
+    """Articles in the store whose fields hold no token."""
     in_train: int
     """Articles that the train impressions refer to. They have the first numbers, and whatever is fitted to
     articles sees no others; 0 in a store that is not to train on."""
     changed: int = 0
     """Articles whose text differs between rows; that of the last row is used."""
+    texts_with_markup: int = 0
+    """Titles, abstracts and bodies read that HTML tags or entities were taken out of."""
+    texts_decomposed: int = 0
+    """Titles, abstracts and bodies read whose accents were characters of their own, and were combined (NFC)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,8 @@ ROLES = (
     "time",
     "event",
     "weight",
+    "label",
+    "impression",
     "title",
     "abstract",
     "body",
@@ -22,11 +24,12 @@ ROLES = (
     "subcategory",
 )
 """Meanings a column can have; `--columns` maps some of them to names. `clicked` is the item in the interactions,
-where its column has another name than in the items."""
+where its column has another name than in the items; `label` is 1 for a click and 0 for what was only shown."""
 TABLES = ("items", "interactions")
 """Tables of a log of interactions; `--tables` maps them to files."""
-NO_TIME = "none"
-"""Name of a time column, as in `--columns time=none`, where the order of the rows stands in for times."""
+NO_COLUMN = "none"
+"""Name that says there is no such column: with `--columns time=none` the order of the rows stands in for times,
+with `label=none` every row is a click."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +50,19 @@ class ReaderOptions:
     """Smallest weight or rating of a click; by default every row is one."""
     skip_broken: bool = False
     """Whether rows that cannot be read are left out and counted; by default the first one is an error."""
-    split: Literal["time", "last"] = "time"
-    """Whether the last part of the log or the last clicks of each user are held out."""
+    split: Literal["time", "last"] | None = None
+    """Whether the last part of the log or the last clicks of each user are held out; by default `time` where rows
+    have times, else `last`."""
     dev_from: str | None = None
     """ISO date or time at which dev begins, in a split by time."""
 
     def __post_init__(self) -> None:
         if self.dev_from is not None:
-            if self.split != "time":
+            if not self.has_times:
+                raise InputError(
+                    f"--dev-from: found with --columns time={NO_COLUMN}, expected times; leave one out"
+                )
+            if self.split_by != "time":
                 raise InputError(
                     f"--dev-from: found with --split {self.split}, expected --split time; leave one out"
                 )
@@ -75,6 +83,16 @@ class ReaderOptions:
         self.column_names()
         self.table_files()
 
+    @property
+    def has_times(self) -> bool:
+        """Whether the interactions have times of their own."""
+        return self.column_names().get("time") != NO_COLUMN
+
+    @property
+    def split_by(self) -> Literal["time", "last"]:
+        """How the log is split: as asked for, or by default."""
+        return self.split or ("time" if self.has_times else "last")
+
     def column_names(self) -> Mapping[str, str]:
         """Names of columns by their meaning."""
         return _parse_pairs("--columns", self.columns, ROLES, "MEANING=COLUMN", "a meaning")
@@ -90,8 +108,7 @@ class ReaderOptions:
 
 def reader_options_of(settings: Any) -> ReaderOptions:
     """Reader options among the settings of a store, or of `prepare`, which have attributes of the same names."""
-    values = {one.name: getattr(settings, one.name) for one in fields(ReaderOptions)}
-    return ReaderOptions(**values | {"split": values["split"] or "time"})
+    return ReaderOptions(**{one.name: getattr(settings, one.name) for one in fields(ReaderOptions)})
 
 
 def _parse_pairs(option: str, text: str, keys: tuple[str, ...], shape: str, key_name: str) -> dict[str, str]:

@@ -12,6 +12,8 @@
 
 Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used, once
 their files were compared with their checksums.
+
+Shapes: V all articles.
 """
 
 from dataclasses import dataclass
@@ -103,7 +105,7 @@ class Impressions:
 
 
 class Store:
-    """A prepared log. Arrays are memory-mapped when first used; all processes share one copy.
+    """A prepared log on disk. Arrays are memory-mapped when first used; all processes share one copy.
 
     A file is compared with its checksum before it is first used, so that a damaged one is named instead of giving
     another result.

@@ -79,7 +79,7 @@ class CacheDrift:
             return
         self._has_warned = True
         log.warning(
-            "cached embeddings %d steps old have a cosine of about %.2f to fresh ones, expected at least %.2f: "
+            "cached embeddings %d steps old have a cosine of about %.3f to fresh ones, expected at least %.2f: "
             "set --cache.gamma %d or lower, or a lower --encoder-lr",
             self._gamma,
             max(0.0, 1 - rate * self._gamma),

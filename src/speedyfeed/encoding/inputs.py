@@ -4,6 +4,8 @@
     articles  --Articles----->  PackedNews, with the same tokens
 
 Serving therefore sees what training and evaluation saw.
+
+Shapes: M articles, K segments, T tokens.
 """
 
 import shutil
@@ -24,6 +26,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.files import read_json, write_json
 from speedyfeed.models.id_maps import IdMaps, lookup_indices
 from speedyfeed.models.packed import Article, PackedNews, article_parts
+from speedyfeed.preparation.plain_text import plain_text
 from speedyfeed.preparation.refine import Refiner
 from speedyfeed.preparation.text import SEGMENT_WORDS, TextRules, first_paragraphs_of, segments_of_texts
 from speedyfeed.preparation.tokens import (
@@ -93,6 +96,7 @@ class Articles:
     def __call__(self, articles: Sequence[Article]) -> PackedNews:
         """Pack articles: each is a title, or title, abstract and body, later ones optional, or these by name."""
         rows = article_parts(articles)
+        self.rules.note_version()
         segments = gather_segments(self._segments(rows), self._tokenizer, len(rows))
         tokens = NewsTokens(
             tokens=segments.tokens,
@@ -106,7 +110,7 @@ class Articles:
 
     def _segments(self, rows: Sequence[Sequence[str]]) -> Iterator[Segments]:
         config = self.rules.config
-        texts = {name: [row[FIELDS.index(name)] for row in rows] for name in config.fields}
+        texts = {name: [plain_text(name, row[FIELDS.index(name)]) for row in rows] for name in config.fields}
         if "body" in texts:
             texts["body"] = [first_paragraphs_of(text, config.body_paragraphs) for text in texts["body"]]
         if config.refine == "bm25":

@@ -4,7 +4,8 @@
                --k articles of its pool--> recall, diversity, calibration error, sections, coverage, novelty
 
 Definitions and sources are in docs/evaluation.md.
-Shapes: V articles (row 0 is padding), G sections, Q queries of a user, L articles of a list, D embedding width.
+Shapes: V articles (row 0 is padding), G sections, Q queries of a user, L articles of a list, N candidates of a
+list, D embedding width.
 """
 
 from collections.abc import Mapping
@@ -27,12 +28,8 @@ from speedyfeed.retrieval.rerank import (
     RerankConfig,
     UserClicks,
     divergence,
-    popularity_weight,
     rerank,
-    retrieval_size,
     shares,
-    shortlist,
-    top_positions,
 )
 from speedyfeed.scoring import Users
 
@@ -101,8 +98,7 @@ def measure_feeds(
         scores.append(_rescore(candidates, users, facts, config, own))
         pool = pool_news[int(pools[row])]
         pool = pool[~np.isin(pool, history)]
-        found = _retrieve(pool, users, facts, config, own)
-        chosen = found[rerank(_candidates(found, users, facts), LIST, config, own)]
+        chosen = pool[rerank(_candidates(pool, users, facts), LIST, config, own)]
         clicked = candidates[_labels(impressions, row) == 1]
         lists.append(_measure_list(chosen, clicked[~np.isin(clicked, history)], facts, own))
         shown.update(chosen.tolist())
@@ -161,16 +157,6 @@ def _rescore(
     order = rerank(_candidates(candidates[known], users, facts), len(known), config, own)
     scores[known[order]] = -np.arange(len(known), dtype=np.float32)
     return scores
-
-
-def _retrieve(
-    pool: NDArray[np.integer], users: Users, facts: NewsFacts, config: RerankConfig, own: UserClicks
-) -> NDArray[np.int64]:
-    """The articles of the pool that a list is chosen from."""
-    found = [shortlist(_score(users, facts.news_VD[pool]), facts.sections_V[pool], LIST, config, own)]
-    if facts.clicks_V is not None and popularity_weight(config, own.num_clicks) > 0:
-        found.append(top_positions(facts.clicks_V[pool], retrieval_size(LIST, config)))
-    return np.asarray(pool[np.unique(np.concatenate(found))], np.int64)
 
 
 def _encode_interests(

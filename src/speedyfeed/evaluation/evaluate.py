@@ -2,6 +2,8 @@
 
 The groups are users with no, few and many clicks, articles that were seen in training or not, and articles
 that were clicked there never, rarely or often. Articles are ranked against candidates of their own kind only.
+
+Shapes: V all articles, D embedding width.
 """
 
 import math
@@ -43,11 +45,13 @@ class Summary:
     """Estimates by name: auc, mrr, ndcg@5, ndcg@10, ctr@1, ctr@3, ctr@5, ctr@10, recall@20, recall@50, recall@100,
     recall@200; also hit@10 and pool_ndcg@10 where every impression is one click and nothing else."""
     num_impressions: int
-    """Number of impressions with ranking metrics."""
+    """Number of impressions with ranking metrics or, where each is one click and nothing else, with a hit."""
     num_one_class: int
-    """Number of impressions skipped because all candidates were clicked, or none was."""
+    """Number of impressions skipped because all of several candidates were clicked, or none was."""
     num_unlabelled: int
     """Number of impressions skipped because their clicks are unknown."""
+    num_in_history: int = 0
+    """Number of single clicks skipped because the user had clicked the article before."""
 
     def to_json(self) -> dict[str, Any]:
         """Means as fractions and `<key>_ci95` pairs; null where no impression has a value."""
@@ -57,7 +61,11 @@ class Summary:
             figures[f"{name}_ci95"] = [_number(bound) for bound in found.ci95]
         return figures | {
             "impressions": self.num_impressions,
-            "skipped": {"one_class": self.num_one_class, "unlabelled": self.num_unlabelled},
+            "skipped": {
+                "one_class": self.num_one_class,
+                "unlabelled": self.num_unlabelled,
+                "in_history": self.num_in_history,
+            },
         }
 
 
@@ -282,11 +290,22 @@ def _among(
 def _summarise(measured: _Measured, rng: np.random.Generator, resamples: int) -> Summary:
     skipped = measured.is_one_class | measured.is_unlabelled
     drawn = Bootstrap(measured.users, rng, resamples)
+    metrics = {name: drawn.estimate(values) for name, values in (measured.values | measured.targets).items()}
+    num_unlabelled = int(measured.is_unlabelled.sum())
+    if measured.targets:
+        num_scored = metrics[f"hit@{TARGET_AT}"].num_impressions
+        return Summary(
+            metrics=metrics,
+            num_impressions=num_scored,
+            num_one_class=0,
+            num_unlabelled=num_unlabelled,
+            num_in_history=len(skipped) - num_scored - num_unlabelled,
+        )
     return Summary(
-        metrics={name: drawn.estimate(values) for name, values in (measured.values | measured.targets).items()},
+        metrics=metrics,
         num_impressions=int((~skipped).sum()),
         num_one_class=int(measured.is_one_class.sum()),
-        num_unlabelled=int(measured.is_unlabelled.sum()),
+        num_unlabelled=num_unlabelled,
     )
 
 

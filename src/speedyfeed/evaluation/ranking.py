@@ -6,6 +6,9 @@ by user, so each user is encoded once per pool, whatever the order of the log:
     users [4, 0, 4]  ->  encoded users [0, 4]  ->  scores of impressions 1, 0, 2, returned in log order
 
 Memory holds a few numbers per candidate and one chunk of users.
+
+Shapes: B users, P prefixes of their histories, K vectors of a user or articles found, V all articles, D embedding
+width.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +74,25 @@ def score_candidates(
     return scorer.result()
 
 
+def add_biases(
+    news_VD: Embeddings, encode_users: EncodeUsers, biases_V: NDArray[np.floating]
+) -> tuple[Embeddings, EncodeUsers]:
+    """Embeddings and users in one more dimension, which adds the bias of each article to its score."""
+
+    def encode(histories: Ragged, users: NDArray[np.int64]) -> Users:
+        return encode_users(histories, users).with_constant()
+
+    return np.concatenate([news_VD, biases_V.astype(np.float32)[:, None]], 1), encode
+
+
+def tie_order(news: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Articles in the order in which those of one score are retrieved: any, but the same at every call.
+
+    In the order of their numbers, articles that came first in the log would be retrieved first.
+    """
+    return np.random.default_rng(0).permutation(news)
+
+
 def score_and_retrieve(
     impressions: Impressions,
     news_VD: Embeddings,
@@ -94,7 +116,7 @@ def score_and_retrieve(
     checks: list[tuple[float, int]] = []
     for rows in _rows_by_pool(pools):
         shown = np.unique(impressions.candidates.take(rows).values)
-        news = np.arange(1, len(news_VD)) if searches_all else shown[shown != PAD_NEWS]
+        news = tie_order(np.arange(1, len(news_VD)) if searches_all else shown[shown != PAD_NEWS])
         index, exact = build_index(news, news_VD[news]), ExactIndex.build(news, news_VD[news])
         if len(news) >= max(sizes, default=0):
             parameters = index.parameters
@@ -216,7 +238,7 @@ def _find_clicks(
 ) -> None:
     """Write the rank of each clicked candidate among its user's neighbours, less those of the history."""
     rows_BK = np.arange(len(neighbours.ids))[:, None]
-    ranks_BK = np.cumsum(~_is_in_history(chunk.histories, rows_BK, neighbours.ids), axis=1)
+    ranks_BK = np.cumsum(~is_in_history(chunk.histories, rows_BK, neighbours.ids), axis=1)
     clicked = np.flatnonzero(impressions.labels[chunk.positions] == 1)
     for start in range(0, len(clicked), _CANDIDATES):
         some = clicked[start : start + _CANDIDATES]
@@ -228,7 +250,7 @@ def _find_clicks(
         if is_here.shape[1]:
             rank = ranks_BK[users, is_here.argmax(axis=1)]
         found[positions] = np.where(is_here.any(axis=1) & (rank <= RETRIEVED), rank, 0)
-        found[positions[_is_in_history(chunk.histories, users, news)]] = IN_HISTORY
+        found[positions[is_in_history(chunk.histories, users, news)]] = IN_HISTORY
 
 
 def _most_clicked(histories: Ragged, news: NDArray[np.integer]) -> int:
@@ -237,7 +259,7 @@ def _most_clicked(histories: Ragged, news: NDArray[np.integer]) -> int:
     return int(np.bincount(rows[np.isin(histories.values, news)]).max(initial=0))
 
 
-def _is_in_history(histories: Ragged, rows: NDArray[np.int64], news: NDArray[np.integer]) -> NDArray[np.bool_]:
+def is_in_history(histories: Ragged, rows: NDArray[np.int64], news: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Whether each article is in the history of its row; articles without text are in none."""
     size = 1 + max(int(histories.values.max(initial=0)), int(news.max(initial=0)))
     own = np.repeat(np.arange(len(histories)), histories.lengths) * size + histories.values

@@ -1,9 +1,10 @@
-"""NRMS, NAML, LSTUR and NPA: four news encoders that start from words, after their papers.
+"""NRMS, NAML, LSTUR and NPA: four news encoders over words, after their papers.
 
 Each is a short module with two methods: `encode_segments` turns padded words into one row per segment, `combine`
 turns the segments and categories of an article into its embedding. All but NAML take an article as one sequence.
 
-Shapes: M articles   K segments   W words per segment   E word width   D embedding width   Q query width   A heads
+Shapes: M articles, K segments, W words per segment, E word width, B users, L clicks, D embedding width, Q query
+width, A heads.
 """
 
 import math
@@ -279,7 +280,7 @@ WORD_ENCODERS: dict[str, Callable[..., WordEncoder]] = {
     "lstur": LSTURNews,
     "npa": NPANews,
 }
-"""News encoders that start from words, by name; `--encoder` takes these or a language model."""
+"""Word encoders by name; `--encoder` takes these or a language model."""
 
 
 def register_word_encoder(name: str, kind: Any) -> None:

@@ -1,4 +1,7 @@
-"""The articles that a recommender can recommend: their ids, titles and embeddings."""
+"""The articles that a recommender can recommend: their ids, titles and embeddings.
+
+Shapes: V articles of the catalogue, D embedding width.
+"""
 
 import shutil
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.ranges import MANY, Ranges, check_ranges
 
 FROM_WORDS = {"nrms", "naml", "lstur", "npa"}
-"""Names of the news encoders that start from words; `register_word_encoder` adds to them."""
+"""Names of the word encoders; `register_word_encoder` adds to them."""
 USER_DEPENDENT = {"npa"}
 """Names of those by which an article has a different embedding for every user."""
 WITH_CATEGORIES = {"naml", "lstur"}
@@ -23,8 +23,8 @@ class NewsEncoderConfig:
 
     encoder: Annotated[str, arg(name="encoder", prefix_name=False)] = "minilm"
     """Pretrained encoder: minilm, a folder, a Hub id, unilm:PATH, half:NAME (half of its layers and width) or
-    last:NAME (only its last layer is trained); or an encoder that starts from words: nrms, naml, lstur or npa.
-    These have the words options, and of the news options --news.dim alone."""
+    last:NAME (only its last layer is trained); or an encoder over words, without a language model: nrms, naml,
+    lstur or npa. Those have the words options, and of the news options --news.dim alone."""
     dim: int = 256
     """Width of a news embedding, its category included. With 0 the text is not projected: the embedding has the
     encoder's own width, and up to 32 dimensions more for the category."""
@@ -77,12 +77,12 @@ class NewsEncoderConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordConfig:
-    """Settings of the news encoders that start from words: nrms, naml, lstur and npa."""
+    """Settings of the news encoders over words, which have no language model: nrms, naml, lstur and npa."""
 
     width: int = 300
     """Width of the word embeddings."""
     glove: Path | None = None
-    """Text file of pretrained word vectors of that width, such as GloVe; by default words start at random."""
+    """Text file of pretrained word vectors of that width, such as GloVe; by default word vectors are random."""
     vectors: str | None = None
     """Pretrained encoder whose word pieces give the word vectors, such as minilm (up to 384 wide): each word
     starts from the mean of the input embeddings of its pieces."""
@@ -164,7 +164,7 @@ class RecommenderConfig:
 
     news: NewsEncoderConfig = field(default_factory=NewsEncoderConfig)
     words: WordConfig = field(default_factory=WordConfig)
-    """Settings of news encoders that start from words; unused by language models."""
+    """Settings of news encoders over words; unused by language models."""
     user: UserConfig = field(default_factory=UserConfig)
     max_clicks: int | None = None
     """Maximum number of clicks, the latest ones, that users are encoded from, as in training; None for all."""
@@ -176,7 +176,7 @@ class RecommenderConfig:
 
     @property
     def uses_words(self) -> bool:
-        """Whether the news encoder starts from words of a store's vocabulary, not tokens of a language model."""
+        """Whether the news encoder is over words of a store's vocabulary, not over tokens of a language model."""
         return self.news.encoder in FROM_WORDS
 
     @property

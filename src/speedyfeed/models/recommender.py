@@ -38,7 +38,7 @@ class RecommenderModule(nn.Module):
     ) -> None:
         """Load the pretrained encoder that `config` names, unless `encoder` or the whole `news` encoder is given.
 
-        `id_maps` are the categories and users to learn embeddings of; encoders that start from words need the
+        `id_maps` are the categories and users to learn embeddings of; encoders over words need the
         `tokenizer` of their store.
         """
         super().__init__()
@@ -54,7 +54,7 @@ class RecommenderModule(nn.Module):
         if news is not None:
             self.news = news
         elif config.uses_words:
-            assert tokenizer is not None, "an encoder that starts from words needs the tokenizer of its store"
+            assert tokenizer is not None, "an encoder over words needs the tokenizer of its store"
             self.news = WordNewsEncoder(
                 config.news.encoder,
                 dim=config.news.dim,

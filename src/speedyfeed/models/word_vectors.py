@@ -1,7 +1,7 @@
 """Pretrained word vectors: from a text file with one word and its numbers per line, or from a language model.
 
 A language model knows word pieces: the vector of a word is the mean of the input embeddings of its pieces.
-Shapes: W words   H width of the language model   E word width
+Shapes: W words, P word pieces, H width of the language model, E word width.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,12 @@
-"""News encoders that start from words: embed them, encode each segment, combine the segments of an article.
+"""News encoders over words: embed them, encode each segment, combine the segments of an article.
 
     tokens --embedding--> words_KWE --encode_segments--> segments_KD --combine--> news_MD
 
 The word encoder is one of the four in `baselines.py`. Segments of similar length are encoded together, so that
 there is little padding.
 
-Shapes: M articles   K segments   W words per segment   E word width   D embedding width   Q query width
+Shapes: M articles, K segments, W words per segment, E word width, H width of an encoded text, D embedding width, Q
+query width.
 """
 
 import logging
@@ -35,7 +36,7 @@ WORD_STD = 0.4
 
 
 class WordNewsEncoder(NewsModule):
-    """A news encoder that starts from words: packed articles in, one embedding each out."""
+    """A news encoder over words: packed articles in, one embedding each out."""
 
     uses_words = True
 

@@ -82,7 +82,7 @@ class PrepareConfig(TextConfig):
     columns: str = ""
     """Names of columns in a log of interactions, where they are not the usual ones; such as
     user=visitor,item=doc,time=when,title=headline,body=text. With time=none, the order of the rows stands in for
-    times."""
+    times; with label=none, a column such as clicked is not read and every row is a click."""
     charset: str | None = None
     """Encoding of the text files of a log of interactions, such as latin-1; by default UTF-8."""
     dates: Literal["day-first", "month-first"] | None = None
@@ -95,9 +95,10 @@ class PrepareConfig(TextConfig):
     skip_broken: bool = False
     """Leave out and count rows of a log of interactions that cannot be read; by default the first one is an
     error."""
-    split: Literal["time", "last"] = "time"
+    split: Literal["time", "last"] | None = None
     """How a log of interactions is split: time makes the last interactions dev; last makes each user's last click
-    test and the one before it the validation split."""
+    on a new article test and the one before it the validation split. By default time, or last for rows without
+    times."""
     dev_from: str | None = None
     """Date or time at which dev begins in a split by time, such as 2026-01-31; by default it has the last tenth of
     the interactions."""

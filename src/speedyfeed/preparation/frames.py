@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from speedyfeed.data.readers.columns import is_list
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.config import EngineConfig, PrepareConfig
 from speedyfeed.preparation.prepare import Prepared, prepare
@@ -33,11 +34,11 @@ def prepare_frames(
 ) -> Prepared:
     """Make the store of two frames, or open it when it exists and is up to date.
 
-    `log` with a column `clicked` are impressions, with the columns of the parquet format, and all of them are the
-    train split; anything else are clicks, read as format interactions.
+    `log` with a column `clicked` of lists are impressions, with the columns of the parquet format, and all of them
+    are the train split; anything else are clicks, read as format interactions.
     """
     articles, rows = to_arrow(news, "news"), to_arrow(log, "clicks or impressions")
-    has_impressions = "clicked" in rows.column_names
+    has_impressions = "clicked" in rows.column_names and is_list(rows.schema.field("clicked").type)
     with TemporaryDirectory(prefix="speedyfeed-") as folder:
         logs = Path(folder) / ("train" if has_impressions else "")
         logs.mkdir(exist_ok=True)
@@ -51,11 +52,17 @@ def to_arrow(frame: Any, name: str) -> pa.Table:
     """A frame as an Arrow table; the index of a pandas frame is left out."""
     if isinstance(frame, pa.Table):
         return frame.replace_schema_metadata(None)
-    if type(frame).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    is_pandas = type(frame).__module__.partition(".")[0] == "pandas"
     try:
-        return pa.table(frame).replace_schema_metadata(None)
+        table = pa.Table.from_pandas(frame, preserve_index=False) if is_pandas else pa.table(frame)
+        return table.replace_schema_metadata(None)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        if is_pandas:  # the last of the reasons names the column
+            reasons = "; ".join(map(str, error.args))
+            raise InputError(
+                f"{name}: found a column that Arrow cannot take ({reasons}), expected values of one type in each; "
+                "convert it, as with astype(str)"
+            ) from None
         raise InputError(
             f"{name}: found {type(frame).__name__}, expected a frame of pandas, Polars, Arrow or DuckDB; "
             f"convert it ({error})"

@@ -3,7 +3,8 @@
 This is the only pass over the raw files. Batches are written as they are read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -14,10 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ibis import _
 
-from speedyfeed.data.tables import IMPRESSIONS, NEWS, Split
+from speedyfeed.data.manifest import SetAside
+from speedyfeed.data.tables import FIELDS, IMPRESSIONS, NEWS, Split
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.contradictions import resolve
 from speedyfeed.preparation.engine import Engine
+from speedyfeed.preparation.plain_text import compose, strip_markup
 from speedyfeed.progress import Report, counted
 
 LATEST = datetime(2100, 1, 1)
@@ -27,19 +30,67 @@ HEADER_IDS = ("id", "news", "article", "item")
 """Words of a header line, in the columns of titles and of ids."""
 
 
-def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> int:
-    """Write the articles of all splits to one file, each with its `row`; returns the number of rows."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """Ingested impressions of every split of a store."""
+
+    files: dict[str, Path]
+    """File of each split, in the order train, valid, dev, test."""
+    whole_train: Path
+    """File of all train impressions of the log, those set aside included."""
+    set_aside: SetAside | None = None
+    """Facts about the validation split that was set aside from train; None where none was."""
+    has_set_aside_histories: bool = False
+    """Whether impressions that were set aside have got their histories, which the log does not give."""
+    num_both: int
+    """Articles that an impression listed both as clicked and as skipped."""
+
+
+def ingest_splits(splits: Sequence[Split], scratch: Path, report: Report) -> Sources:
+    """Write the impressions of every split to a file of its own."""
+    files = {split.name: scratch / f"{split.name}.parquet" for split in splits}
+    num_both = sum(ingest_impressions(split, files[split.name], report) for split in splits)
+    return Sources(files=files, whole_train=scratch / "train.parquet", num_both=num_both)
+
+
+@dataclass(slots=True)
+class IngestedNews:
+    """Counts of the rows of articles that were read, and of their texts that were changed."""
+
+    rows: int = 0
+    with_markup: int = 0
+    """Titles, abstracts and bodies that markup was taken out of."""
+    decomposed: int = 0
+    """Titles, abstracts and bodies whose accents were characters of their own."""
+
+
+def ingest_news(splits: Iterable[Split], path: Path, report: Report) -> IngestedNews:
+    """Write the articles of all splits to one file, each with its `row` and plain texts."""
     schema = pa.schema([("row", pa.int64()), *NEWS])
-    row = 0
+    counts = IngestedNews()
     with pq.ParquetWriter(path, schema) as writer:
         for split in splits:
-            first_row = row
+            first_row = counts.rows
             for batch in counted(split.news(), report, f"read {split.name} articles"):
-                _check_news(batch, split, row - first_row)
-                numbers = pa.array(range(row, row + batch.num_rows), pa.int64())
-                writer.write_batch(pa.record_batch([numbers, *batch.columns], schema=schema))
-                row += batch.num_rows
-    return row
+                _check_news(batch, split, counts.rows - first_row)
+                numbers = pa.array(range(counts.rows, counts.rows + batch.num_rows), pa.int64())
+                columns = [
+                    _plain_texts(name, batch[name], counts) if name in FIELDS else batch[name]
+                    for name in NEWS.names
+                ]
+                writer.write_batch(pa.record_batch([numbers, *columns], schema=schema))
+                counts.rows += batch.num_rows
+    return counts
+
+
+def _plain_texts(field: str, texts: pa.StringArray, counts: IngestedNews) -> pa.StringArray:
+    """Texts of this field without markup, in composed characters; what changes is counted."""
+    written = texts.to_pylist()
+    stripped = [strip_markup(field, text) for text in written]
+    plain = [compose(text) for text in stripped]
+    counts.with_markup += sum(a != b for a, b in zip(written, stripped, strict=True))
+    counts.decomposed += sum(a != b for a, b in zip(stripped, plain, strict=True))
+    return pa.array(plain, pa.string())
 
 
 def ingest_impressions(split: Split, path: Path, report: Report) -> int:

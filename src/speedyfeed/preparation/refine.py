@@ -2,14 +2,15 @@
 
     "The cat saw the other cat run"  ->  cat: 2, saw: 1, run: 1
 
-Special characters and stop words are dropped, words are scored by BM25, and the best `limit` of each field are
-retained (the paper's ordered bag of words). Two implementations agree word by word: a log is refined by relational
-queries (`count_words`, `measure_words`, `top_words`; cost: one sort of all (news, field, word) triples), a single
-article in memory (`Refiner`).
+Special characters, web addresses and stop words are dropped, words are scored by BM25, and the best `limit` of
+each field are retained (the paper's ordered bag of words). Two implementations agree word by word: a log is
+refined by relational queries (`count_words`, `measure_words`, `top_words`; cost: one sort of all (news, field,
+word) triples), a single article in memory (`Refiner`).
 """
 
 import importlib.resources
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 BM25_K1 = 2.0  # the paper's
 BM25_B = 0.75  # the customary length normalisation
-SEPARATORS = r"[^\p{L}\p{N}]+"  # everything that is neither a letter nor a number, in any script
+SEPARATORS = r"^\p{M}+|(?:(?:https?://[!-~]+|[^\p{L}\p{M}\p{N}])\p{M}*)+"
+"""Web addresses, and everything that is neither a letter nor a number, in any script. A mark, such as an accent or
+an Indic vowel sign, belongs to the character before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,8 +177,14 @@ class Refiner:
 
 
 def _split(text: str) -> Iterator[tuple[int, str]]:
-    """Runs of letters and numbers, with their positions."""
-    return enumerate(text.translate(_SPACED).split())
+    """The words between `SEPARATORS`, with their positions."""
+    words = map(_without_leading_marks, _ADDRESS.sub(" ", text).translate(_SPACED).split())
+    return enumerate(word for word in words if word)
+
+
+def _without_leading_marks(word: str) -> str:
+    start = next((n for n, one in enumerate(word) if unicodedata.category(one)[0] != "M"), len(word))
+    return word[start:]
 
 
 class _Characters(dict[int, str]):
@@ -190,6 +199,7 @@ class _Characters(dict[int, str]):
         return new
 
 
-_SPACED = _Characters(lambda one: one if unicodedata.category(one)[0] in "LN" else " ")
+_ADDRESS = re.compile("https?://[!-~]+")
+_SPACED = _Characters(lambda one: one if unicodedata.category(one)[0] in "LMN" else " ")
 _LOWER = _Characters(lambda one: one.lower()[0])
 """Lower case character by character, as databases do it."""

@@ -1,4 +1,4 @@
-"""Arrays of one split on disk: timelines of the train split, impressions of a valid, dev or test split.
+"""Arrays of the splits on disk: timelines of the train split, impressions of a valid, dev or test split.
 
 The engine sorts and this module streams: memory holds a few numbers per impression of a split to rank, never the
 lists. Timelines, of which a log has most, are written in parts (`timeline_parts`).
@@ -17,11 +17,31 @@ from numpy.typing import NDArray
 from speedyfeed.data.manifest import SplitCounts
 from speedyfeed.preparation import timeline
 from speedyfeed.preparation.engine import Engine
+from speedyfeed.preparation.ingest import Sources
 from speedyfeed.preparation.timeline_parts import write_clicks, write_pools
 from speedyfeed.progress import Report, counted
 from speedyfeed.ragged import ArrayWriter, offsets_of
 
 Counts = dict[str, int]
+
+
+def write_splits(
+    engine: Engine, sources: Sources, ids: ir.Table, folder: Path, report: Report, *, has_times: bool
+) -> dict[str, SplitCounts]:
+    """Write every split; histories that the log does not give are the clicks of train before the split."""
+    counts: dict[str, SplitCounts] = {}
+    for name, source in sources.files.items():
+        if name == "train":
+            counts[name] = write_timelines(engine, source, ids, folder / name, report, has_times=has_times)
+            continue
+        is_from_train = name == "valid" and sources.set_aside is not None
+        before = sources.files.get("train") if is_from_train else sources.whole_train
+        train = before if "train" in sources.files else None
+        use_longer = is_from_train and not sources.has_set_aside_histories
+        counts[name] = write_impressions(
+            engine, source, ids, folder / name, report, train=train, use_longer=use_longer
+        )
+    return counts
 
 
 def write_timelines(
@@ -75,12 +95,12 @@ def write_impressions(
     report: Report,
     *,
     train: Path | None,
-    is_from_train: bool = False,
+    use_longer: bool = False,
 ) -> SplitCounts:
     """Write a valid, dev or test split: candidates and labels by impression, and the history of each user once.
 
-    `train` are the impressions before the split; their clicks are the histories that the log does not give. Those
-    of impressions that were set aside from train (`is_from_train`) have the longer of both, because the log may
+    `train` are the impressions before the split; their clicks are the histories that the log does not give. With
+    `use_longer`, impressions have the longer of both: those that were set aside from train, because the log may
     give each user one history for all of train.
     """
     folder.mkdir()
@@ -100,9 +120,9 @@ def write_impressions(
             rows.append(batch["user"].to_numpy())
     train_clicks = None
     if train is not None:
-        without = impressions if is_from_train else impressions.filter(_.history.length() == 0)
+        without = impressions if use_longer else impressions.filter(_.history.length() == 0)
         train_clicks = timeline.clicks(engine.open(train).semi_join(without, "user_id"), ids)
-    joined = timeline.histories(users, ids, train_clicks, use_longer=is_from_train)
+    joined = timeline.histories(users, ids, train_clicks, use_longer=use_longer)
     histories = engine.read(joined, f"{split}-histories")
     sizes = _write_by_row(folder, "histories", counted(histories, report, f"join {split} histories"), len(rows))
     facts = pq.read_table(source, columns=["impression_id", "user_id", "time"])

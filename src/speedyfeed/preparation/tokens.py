@@ -6,36 +6,36 @@ A segment starts and ends with the tokenizer's special tokens, which count towar
 Every article has at least one segment, even if empty. Distinct words are tokenized once, so the cost is a few
 array operations per word.
 
-The word vocabulary is an ordinary fast tokenizer, used like that of a language model: it lowers texts, splits them
-at everything that is neither a letter nor a number, and maps words of fewer than MIN_NEWS train articles to [UNK].
+Where the words of a segment have more tokens than it holds, the most informative ones that fit are retained:
+
+    room for 4 tokens    4f9a8c1e2d: 6 tokens, storm: 1, cup: 1  ->  storm cup
+                         今天, 国家统计局: 2 and 5                 ->  今天 国家     unspaced scripts may be cut
+                         4f9a8c1e2d                              ->  4f9a         rather than nothing
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from speedyfeed.errors import InputError
-from speedyfeed.preparation.refine import SEPARATORS
 from speedyfeed.ragged import ArrayWriter, Ragged, RaggedWriter, offsets_of
-
-if TYPE_CHECKING:
-    import ibis.expr.types as ir
-    from transformers import PreTrainedTokenizerFast
-
-    from speedyfeed.preparation.engine import Engine
 
 MAX_FREQUENCY = 255  # frequencies are stored as one byte
 OPENING, CLOSING = 0, 1  # rows of the special tokens in a token table
-MIN_NEWS = 2  # a word of a single article says nothing about others
-MAX_WORDS = 100_000
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d"
+    "\U00020000-\U0003ffff]"
+)
+"""Thai, Lao, Burmese, Khmer, kana and Chinese characters, which are written without spaces: a run of them is a
+clause, and its beginning still says something."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +84,7 @@ class TokenTable:
         self._tokenizer = tokenizer
         self._rows: dict[str, int] = {}
         self._tokens: list[list[int]] = [[tokenizer.opening], [tokenizer.closing]]
+        self._is_unspaced = [False, False]
         self._table: Ragged | None = None
 
     def lookup(self, words: pa.StringArray) -> NDArray[np.int64]:
@@ -95,11 +96,16 @@ class TokenTable:
         for word, tokens in zip(new, self._tokenizer.encode([f" {word}" for word in new]), strict=True):
             self._rows[word] = len(self._tokens)
             self._tokens.append(tokens)
+            self._is_unspaced.append(not word.isascii() and UNSPACED.search(word) is not None)
         if new:
             self._table = None
         row_of_distinct = np.array([self._rows[word] for word in distinct], dtype=np.int64)
         rows: NDArray[np.int64] = row_of_distinct[encoded.indices.to_numpy()]
         return rows
+
+    def is_unspaced(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of these rows has characters of a script that is written without spaces."""
+        return np.array(self._is_unspaced, np.bool_)[rows]
 
     @property
     def tokens(self) -> Ragged:
@@ -119,7 +125,7 @@ def segments_of_words(
     """Segments of refined words (news, field, form, count, first, rank), ordered by news, field and first.
 
     The words of a field fill segments of `segment_words`; where the tokens of a segment exceed the tokenizer's
-    room, its least informative words are dropped.
+    room, the most informative ones that fit are retained.
     """
     table = TokenTable(tokenizer)
     for words in _whole_news(batches):
@@ -143,10 +149,11 @@ def write_segments(
 ) -> int:
     """Write the segments of articles first_news..num_news, given in that order; article 0 is padding and has none.
 
-    An article without a segment gets an empty one; returns how many did.
+    An article without a segment gets an empty one; returns how many articles have no token between special ones.
     """
     num_segments = np.zeros(num_news + 1 - first_news, np.int64)
-    num_empty, done = 0, max(first_news - 1, 0)  # articles up to `done` are written
+    num_inner = np.zeros(num_news + 1 - first_news, np.int64)
+    done = max(first_news - 1, 0)  # articles up to `done` are written
     with (
         RaggedWriter(folder, "tokens", np.int32) as tokens,
         ArrayWriter(folder, "frequencies", np.uint8) as frequencies,
@@ -157,14 +164,14 @@ def write_segments(
             missing = np.setdiff1d(np.arange(done + 1, last + 1), part.news)
             whole = merge_segments(part, _bare_segments(missing, tokenizer))
             np.add.at(num_segments, whole.news - first_news, 1)
+            np.add.at(num_inner, whole.news - first_news, whole.tokens.lengths - 2)
             tokens.append(whole.tokens.values, whole.tokens.lengths)
             frequencies.append(whole.frequencies.values)
             fields.append(whole.field)
-            num_empty += len(missing)
             done = last
     with ArrayWriter(folder, "segments.offsets", np.int64) as offsets:
         offsets.append(offsets_of(num_segments))
-    return num_empty
+    return int(np.count_nonzero((num_segments > 0) & (num_inner == 0)))
 
 
 def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: int) -> Segments:
@@ -172,37 +179,6 @@ def gather_segments(parts: Iterator[Segments], tokenizer: Tokenizer, num_news: i
     whole = reduce(merge_segments, parts, _bare_segments(np.arange(0), tokenizer))
     missing = np.setdiff1d(np.arange(1, num_news + 1), whole.news)
     return merge_segments(whole, _bare_segments(missing, tokenizer))
-
-
-def common_words(engine: "Engine", news: "ir.Table", fields: Sequence[str]) -> list[str]:
-    """Lower-case words that occur in at least MIN_NEWS articles, most frequent first; ties are alphabetical."""
-    import ibis
-    from ibis import _
-
-    texts = ibis.union(*(news.select("news", text=news[field].lower()) for field in fields))
-    words = texts.mutate(word=_.text.re_split(SEPARATORS)).select("news", "word").unnest("word")
-    counts = words.filter(_.word != "").group_by("word").agg(num_news=_.news.nunique())
-    common = counts.filter(_.num_news >= MIN_NEWS).order_by(_.num_news.desc(), "word").limit(MAX_WORDS)
-    found: list[str] = engine.load(common)["word"].to_pylist()
-    return found
-
-
-def build_word_tokenizer(words: Sequence[str]) -> "PreTrainedTokenizerFast":
-    """Build the tokenizer whose tokens are these words."""
-    from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
-    from tokenizers import Tokenizer as Backend
-    from transformers import PreTrainedTokenizerFast
-
-    ids = {word: number for number, word in enumerate((*SPECIAL, *words))}
-    backend = Backend(models.WordLevel(ids, unk_token="[UNK]"))
-    backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(SEPARATORS), "removed")
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
 
 
 def segments_of_table(words: pa.Table, table: TokenTable, room: int, segment_words: int) -> Segments:
@@ -214,9 +190,12 @@ def segments_of_table(words: pa.Table, table: TokenTable, room: int, segment_wor
     is_head = position % segment_words == 0
     segment = np.cumsum(is_head) - 1
     num_tokens = table.tokens.lengths[row]
-    fits = _fits(segment, words["rank"].to_numpy(), num_tokens, room)
-    count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[fits]
-    return _assemble(news[is_head], field[is_head], segment[fits], row[fits], count, table.tokens)
+    retained = _retain(segment, words["rank"].to_numpy(), num_tokens, table.is_unspaced(row), room)
+    is_in = retained > 0
+    count = np.minimum(words["count"].to_numpy(), MAX_FREQUENCY)[is_in]
+    return _assemble(
+        news[is_head], field[is_head], segment[is_in], row[is_in], count, retained[is_in], table.tokens
+    )
 
 
 def segments_of_plain(news: list[int], heads: list[list[list[int]]], tokenizer: Tokenizer) -> Segments:
@@ -257,20 +236,35 @@ def _whole_news(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield rest
 
 
-def _fits(
-    segment: NDArray[np.int64], rank: NDArray[np.int64], num_tokens: NDArray[np.int64], room: int
-) -> NDArray[np.bool_]:
-    """Which words are retained: the most informative of each segment whose tokens fit into the room.
+def _retain(
+    segment: NDArray[np.int64],
+    rank: NDArray[np.int64],
+    num_tokens: NDArray[np.int64],
+    is_unspaced: NDArray[np.bool_],
+    room: int,
+) -> NDArray[np.int64]:
+    """Number of first tokens retained of each word: all or none, or what fits of an unspaced one.
 
-    segment [0, 0, 0], rank [2, 0, 1], num_tokens [1, 1, 2], room 3 -> [False, True, True]
+    Words are taken from the most informative on. Of a segment whose every word is too long, the first one is cut.
+
+    segment [0, 0, 0], rank [2, 0, 1], num_tokens [1, 4, 2], room 3 -> [1, 0, 2]
     """
     order = np.lexsort((rank, segment))
-    total = np.cumsum(num_tokens[order])
     starts = np.flatnonzero(np.diff(segment[order], prepend=-1))
-    before = np.repeat(total[starts] - num_tokens[order][starts], np.diff(starts, append=len(order)))
-    fits = np.empty(len(order), np.bool_)
-    fits[order] = total - before <= room
-    return fits
+    num_words = np.diff(starts, append=len(order))
+    left = np.full(len(starts), room)
+    retained = np.zeros(len(order), np.int64)
+    for position in range(int(num_words.max(initial=0))):  # all segments at once, word by word
+        which = np.flatnonzero(num_words > position)
+        word = order[starts[which] + position]
+        taken = np.minimum(num_tokens[word], left[which])
+        taken[(taken < num_tokens[word]) & ~is_unspaced[word]] = 0
+        retained[word] = taken
+        left[which] -= taken
+    too_long = np.flatnonzero((left[segment] == room) & (num_tokens > 0))
+    firsts = too_long[np.diff(segment[too_long], prepend=-1) > 0]
+    retained[firsts] = np.minimum(num_tokens[firsts], room)
+    return retained
 
 
 def _assemble(
@@ -279,16 +273,21 @@ def _assemble(
     segment: NDArray[np.int64],
     row: NDArray[np.int64],
     count: NDArray[np.int64],
+    num_tokens: NDArray[np.int64],
     table: Ragged,
 ) -> Segments:
-    """Put the special tokens around the words of each segment; `row` is the row of each word in `table`."""
+    """Put the special tokens around the words of each segment.
+
+    `row` is the row of each word in `table`, and `num_tokens` how many of its tokens are used, from the first.
+    """
     every = np.arange(len(news))
     # A stable sort by segment of (openings, words, closings) puts each between its own.
     whose = np.concatenate([every, segment, every])
     order = np.argsort(whose, kind="stable")
     rows = np.concatenate([np.full(len(news), OPENING), row, np.full(len(news), CLOSING)])[order]
     counts = np.concatenate([np.zeros(len(news), np.int64), count, np.zeros(len(news), np.int64)])[order]
-    tokens = table.take(rows)
+    ones = np.ones(len(news), np.int64)
+    tokens = table.take(rows).heads(np.concatenate([ones, num_tokens, ones])[order])
     offsets = offsets_of(np.bincount(whose[order], weights=tokens.lengths, minlength=len(news)).astype(np.int64))
     return Segments(
         news=news,

@@ -26,11 +26,13 @@ from usearch.index import Index as Graph
 from speedyfeed.checksums import write_checksums
 from speedyfeed.data.store import PAD_NEWS
 from speedyfeed.files import new_folder, write_json
-from speedyfeed.retrieval.index import FACTS, Embeddings, Ids, Neighbours
+from speedyfeed.retrieval.index import FACTS, Embeddings, ExactIndex, Ids, Neighbours
 
 SERIAL_NEWS = 10_000
 """Maximum number of articles that one thread adds: the same articles then give the same graph, as in evaluation.
 More are added by all threads, in any order."""
+FEW_QUERIES = 16
+"""Maximum number of queries that one thread searches for."""
 _TOLERANCE = 0.01  # norms that differ by less than this fraction count as equal
 
 
@@ -70,17 +72,10 @@ class HnswIndex:
         self._bounds = bounds
         self._num_groups = num_groups
         self._config = config
-        self._graphs = [
-            Graph(
-                ndim=width,
-                metric="ip",  # distance is 1 - inner product
-                dtype=config.dtype,
-                connectivity=config.connectivity,
-                expansion_add=config.expansion_add,
-                expansion_search=config.expansion_search,
-            )
-            for _ in range(max(num_groups, len(bounds) + 1))
-        ]
+        self._graphs = [self._new_graph() for _ in range(max(num_groups, len(bounds) + 1))]
+        self._mapped: list[Graph] = []
+        self._is_removed = np.zeros(1, bool)  # by id, from the mapped graphs; grows as needed
+        self._num_live: list[int] = []  # articles of each mapped graph that are not removed
 
     @classmethod
     def build(cls, ids: Ids, embeddings: Embeddings, config: HnswConfig | None = None) -> Self:
@@ -97,14 +92,21 @@ class HnswIndex:
 
     @classmethod
     def open(cls, folder: str | Path, facts: Mapping[str, Any]) -> Self:
-        """Load an index that `save` wrote; `facts` are what its `index.json` holds."""
+        """Map an index that `save` wrote; `facts` are what its `index.json` holds.
+
+        The mapped graphs never change, and all processes that open them share their memory: articles added since
+        have graphs of their own, and removed ones are left out of what a search finds.
+        """
         index = cls(facts["width"], np.array(facts["bounds"]), facts["num_groups"], HnswConfig(**facts["config"]))
-        for number, graph in enumerate(index._graphs):
-            graph.load(Path(folder) / f"{number}.usearch")
+        for number in range(len(index._graphs)):
+            graph = index._new_graph()
+            graph.view(Path(folder) / f"{number}.usearch")
+            index._mapped.append(graph)
+            index._num_live.append(len(graph))
         return index
 
     def __len__(self) -> int:
-        return sum(len(graph) for graph in self._graphs)
+        return sum(self._num_live) + sum(len(graph) for graph in self._graphs)
 
     def add(self, ids: Ids, embeddings: Embeddings) -> None:
         graph_of = (
@@ -120,6 +122,13 @@ class HnswIndex:
 
     def remove(self, ids: Ids) -> None:
         """Remove these articles from the results; the graphs keep the memory they took."""
+        for number, graph in enumerate(self._mapped):
+            mapped = [one for one in ids.tolist() if one in graph]
+            grown = np.zeros(max([len(self._is_removed), *(one + 1 for one in mapped)]), bool)
+            grown[: len(self._is_removed)] = self._is_removed
+            grown[mapped] = True
+            self._num_live[number] -= int(grown.sum() - self._is_removed.sum())
+            self._is_removed = grown
         for graph in self._graphs:
             inside = [number for number in ids.astype(np.uint64) if number in graph]
             if inside:
@@ -129,14 +138,18 @@ class HnswIndex:
         k = min(k, len(self))
         ids = torch.full((len(queries), k), PAD_NEWS)
         scores = torch.full((len(queries), k), -torch.inf)
-        for graph in self._graphs:
-            if len(graph) and len(queries):
-                found = _search_graph(graph, queries, k)
+        if k and len(queries):
+            searched = [
+                self._search_mapped(number, queries, k) for number, num in enumerate(self._num_live) if num
+            ]
+            searched += [_search_graph(graph, queries, k) for graph in self._graphs if len(graph)]
+            for found in searched:
                 scores, chosen = torch.cat([scores, torch.from_numpy(found.scores)], 1).topk(k)
                 ids = torch.cat([ids, torch.from_numpy(found.ids)], 1).gather(1, chosen)
         return Neighbours(ids=ids.numpy(), scores=scores.numpy())
 
     def save(self, folder: str | Path) -> None:
+        assert not self._mapped, "what is mapped is saved already"
         facts = {
             "kind": "hnsw",
             "width": self._width,
@@ -152,12 +165,48 @@ class HnswIndex:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return {"kind": "hnsw", "graphs": len(self._graphs)} | dataclasses.asdict(self._config)
+        num_graphs = len(self._mapped) or len(self._graphs)
+        return {"kind": "hnsw", "graphs": num_graphs} | dataclasses.asdict(self._config)
+
+    def _new_graph(self) -> Graph:
+        return Graph(
+            ndim=self._width,
+            metric="ip",  # distance is 1 - inner product
+            dtype=self._config.dtype,
+            connectivity=self._config.connectivity,
+            expansion_add=self._config.expansion_add,
+            expansion_search=self._config.expansion_search,
+        )
+
+    def _search_mapped(self, number: int, queries: Embeddings, k: int) -> Neighbours:
+        """Search a mapped graph for its k best articles that are not removed: wider until they are found.
+
+        Once a search would score as many articles as are left, these are scored instead.
+        """
+        graph, num_live = self._mapped[number], self._num_live[number]
+        size = k = min(k, num_live)
+        while True:
+            found = _search_graph(graph, queries, size)
+            is_removed = self._find_removed(found.ids)
+            num_found = (~is_removed & (found.ids != PAD_NEWS)).sum(1)
+            if not is_removed.any() or num_found.min() >= k:
+                scores = np.where(is_removed, -np.inf, found.scores).astype(np.float32)
+                return Neighbours(ids=np.where(is_removed, PAD_NEWS, found.ids), scores=scores)
+            size *= 2
+            if num_live <= size * self._config.connectivity:
+                ids = np.asarray(graph.keys[:], np.int64)
+                live = ids[~self._find_removed(ids)]
+                vectors: Any = graph.get(live, "f32")  # a tuple of rows
+                return ExactIndex.build(live, np.stack(vectors)).search(queries, k)
+
+    def _find_removed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(self._is_removed[np.where(ids < len(self._is_removed), ids, PAD_NEWS)])
 
 
 def _search_graph(graph: Graph, queries: Embeddings, k: int) -> Neighbours:
     """Search one graph; id 0 at score -inf where it finds fewer than k."""
-    matches = graph.search(queries, min(k, len(graph)))
+    # One thread for few queries, as in a service: to start others takes longer than they save.
+    matches = graph.search(queries, min(k, len(graph)), threads=int(len(queries) <= FEW_QUERIES))
     if isinstance(matches, BatchMatches):
         keys, distances, counts = matches.keys, matches.distances, matches.counts
     else:  # for a single query USearch gives a plain list

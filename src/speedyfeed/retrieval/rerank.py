@@ -19,12 +19,16 @@ three sections puts all three into the first ten.
 
 Of near-duplicates, by cosine or by an identical headline, one is shown; none where the user has read one already.
 
-Shapes: N candidates, L clicks, Q queries (the user, then each interest), G sections, D embedding width.
+A list is made in stages of `STAGE` articles, each from the candidates of a list that ends with it. So a list is
+the beginning of every longer one: whoever asks for ten articles and then for thirty keeps the first ten.
+
+Shapes: N candidates, L clicks, Q queries (the user, then each interest), G sections, K positions of a list, X any
+shape, D embedding width.
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +44,8 @@ LEAST_NEWNESS = 0.01
 """Newness below which a user is not new at all."""
 EVENT = 0.7
 """Cosine similarity from which two articles tell of the same event."""
+STAGE = 25
+"""Articles of a list that are chosen from the same candidates."""
 SPARE = 5
 """Candidates of each clicked section, beyond those that a list must have, because some may be near-duplicates."""
 INTEREST = 0.25
@@ -108,6 +114,35 @@ class Candidates:
     boosts_N: NDArray[np.floating] | None = None
     """Standard deviations of relevance that an editor adds to each article."""
 
+    def take(self, positions: NDArray[np.int64]) -> "Candidates":
+        """The candidates at these positions."""
+
+        def at(values_N: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if values_N is None else values_N[positions]
+
+        return Candidates(
+            embeddings_ND=self.embeddings_ND[positions],
+            scores_NQ=self.scores_NQ[positions],
+            clicks_N=at(self.clicks_N),
+            sections_N=at(self.sections_N),
+            headlines_N=at(self.headlines_N),
+            ages_N=at(self.ages_N),
+            boosts_N=at(self.boosts_N),
+        )
+
+    def shortlist(self, k: int, config: RerankConfig, user: "UserClicks") -> NDArray[np.int64]:
+        """Positions of those to choose a list of k from."""
+        return shortlist(
+            self.scores_NQ,
+            self.sections_N,
+            k,
+            config,
+            user,
+            clicks_N=self.clicks_N,
+            ages_N=self.ages_N,
+            boosts_N=self.boosts_N,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserClicks:
@@ -151,34 +186,54 @@ class UserClicks:
 
 
 def retrieval_size(k: int, config: RerankConfig) -> int:
-    """Number of articles to retrieve for the user, for each interest, and among the most popular ones."""
-    return k if config == PLAIN else 2 * k + 20
+    """Number of articles to retrieve for the user, for each interest, and of the most popular and the newest."""
+    return k if config == PLAIN else 2 * _whole_stages(k) + 20
 
 
 def shortlist(
     scores_NQ: NDArray[np.floating],
-    sections_N: NDArray[np.integer],
+    sections_N: NDArray[np.integer] | None,
     k: int,
     config: RerankConfig,
     user: UserClicks,
+    *,
+    clicks_N: NDArray[np.floating] | None = None,
+    ages_N: NDArray[np.floating] | None = None,
+    boosts_N: NDArray[np.floating] | None = None,
 ) -> NDArray[np.int64]:
-    """Positions of the articles to choose a list of k from: the best for each query, and of each clicked section.
+    """Positions of the articles to choose a list of k from, in ascending order.
 
-    Articles with a score of -inf are left out.
+    They are the best for each query and of each clicked section, the most popular where popularity counts for the
+    user, the newest where freshness counts, and all that are boosted. Articles with a score of -inf are left out.
     """
-    found = [top_positions(scores_N, retrieval_size(k, config)) for scores_N in scores_NQ.T]
-    if config.diversity:
+    size = retrieval_size(k, config)
+    found = [top_positions(scores_N, size) for scores_N in scores_NQ.T]
+    if config.diversity and sections_N is not None:
         for section in np.flatnonzero(user.own_shares_G):
             of_section = np.flatnonzero(sections_N == section)
-            num = math.ceil(config.diversity * user.own_shares_G[section] * k) + SPARE
+            num = math.ceil(config.diversity * user.own_shares_G[section] * _whole_stages(k)) + SPARE
             found.append(of_section[top_positions(scores_NQ[of_section, 0], num)])
+    if clicks_N is not None and popularity_weight(config, user.num_clicks) > 0:
+        found.append(top_positions(np.where(np.isinf(scores_NQ[:, 0]), -np.inf, clicks_N), size))
+    if ages_N is not None and config.freshness:
+        is_out_N = np.isinf(scores_NQ[:, 0]) | np.isnan(ages_N)
+        found.append(top_positions(np.where(is_out_N, -np.inf, -ages_N), size))
+    if boosts_N is not None:
+        found.append(np.flatnonzero(boosts_N))
     return np.unique(np.concatenate(found))
 
 
 def top_positions(values_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:
-    """Positions of the k largest values, in no order; those of -inf are left out."""
-    top = np.argpartition(-values_N, k)[:k] if k < len(values_N) else np.arange(len(values_N))
-    return np.asarray(top[~np.isinf(values_N[top])], np.int64)
+    """Positions of the k largest values, largest first and equal ones in order; those of -inf are left out."""
+    top = np.arange(len(values_N))
+    if k < len(values_N):
+        top = np.flatnonzero(values_N >= np.partition(values_N, -k)[-k])
+    top = top[~np.isinf(values_N[top])]
+    return np.asarray(top[np.argsort(-values_N[top], kind="stable")][:k], np.int64)
+
+
+def _whole_stages(k: int) -> int:
+    return -(-k // STAGE) * STAGE
 
 
 def relevance(candidates: Candidates, config: RerankConfig, num_clicks: int) -> NDArray[np.float64]:
@@ -208,37 +263,46 @@ def newness(config: RerankConfig, num_clicks: int) -> float:
 
 
 def rerank(candidates: Candidates, k: int, config: RerankConfig, user: UserClicks) -> NDArray[np.int64]:
-    """Positions of the k candidates that make the best list, in its order; near-duplicates are left out."""
-    relevance_N = relevance(candidates, config, user.num_clicks)
-    if not config.diversity and config.duplicates > 1:
-        return np.argsort(-relevance_N, kind="stable")[:k]
+    """Positions of the k candidates that make the best list, in its order.
+
+    Near-duplicates and candidates with a score of -inf are left out.
+    """
+    among = candidates.shortlist(k, config, user)
+    candidates = candidates.take(among)
+    if config == PLAIN:
+        return among[np.argsort(-relevance(candidates, config, user.num_clicks), kind="stable")][:k]
     units_ND = _unit(candidates.embeddings_ND)
-    sections = _Sections(candidates.sections_N, k, config, user)
     nearest_N, told_N = np.full(len(units_ND), -np.inf), np.zeros(len(units_ND))
     headlines_N = candidates.headlines_N if config.duplicates <= 1 else None
     is_left = ~_is_read(units_ND, headlines_N, config, user)
     chosen: list[int] = []
-    base_N = (1 - config.diversity) * relevance_N
-    while len(chosen) < k and is_left.any():
-        gain_N = base_N
-        if config.diversity and chosen:
-            gain_N = base_N - config.diversity * (nearest_N + told_N)
-        if config.diversity:
-            gain_N = gain_N - config.diversity * sections.divergence_N()
-        is_open = is_left
-        if (is_due := sections.is_due_N(len(chosen))) is not None and (is_due & is_left).any():
-            is_open = is_due & is_left
-        best = int(np.where(is_open, gain_N, -np.inf).argmax())
-        chosen.append(best)
-        sections.add(best)
-        cosines_N = units_ND @ units_ND[best]
-        nearest_N = np.maximum(nearest_N, cosines_N)
-        told_N += cosines_N * (cosines_N >= EVENT)
-        is_left[best] = False
-        is_left &= nearest_N < config.duplicates
-        if headlines_N is not None and headlines_N[best] != NO_HEADLINE:
-            is_left &= headlines_N != headlines_N[best]
-    return np.array(chosen, np.int64)
+    for end in range(STAGE, _whole_stages(k) + 1, STAGE):
+        of_stage = candidates.shortlist(end, config, user)
+        base_N = np.full(len(units_ND), -np.inf)
+        base_N[of_stage] = (1 - config.diversity) * relevance(candidates.take(of_stage), config, user.num_clicks)
+        sections = _Sections(candidates.sections_N, of_stage, end, config, user)
+        for one in chosen:
+            sections.add(one)
+        while len(chosen) < min(end, k) and (is_left & np.isfinite(base_N)).any():
+            gain_N = base_N
+            if config.diversity:
+                gain_N = base_N - config.diversity * sections.divergence_N()
+                if chosen:
+                    gain_N = gain_N - config.diversity * (nearest_N + told_N)
+            is_open = is_left & np.isfinite(base_N)
+            if (is_due := sections.is_due_N(len(chosen))) is not None and (is_due & is_open).any():
+                is_open &= is_due
+            best = int(np.where(is_open, gain_N, -np.inf).argmax())
+            chosen.append(best)
+            sections.add(best)
+            cosines_N = units_ND @ units_ND[best]
+            nearest_N = np.maximum(nearest_N, cosines_N)
+            told_N += cosines_N * (cosines_N >= EVENT)
+            is_left[best] = False
+            is_left &= nearest_N < config.duplicates
+            if headlines_N is not None and headlines_N[best] != NO_HEADLINE:
+                is_left &= headlines_N != headlines_N[best]
+    return among[np.array(chosen, np.int64)]
 
 
 def _is_read(
@@ -259,12 +323,18 @@ class _Sections:
     """Sections of a list so far, and how far each candidate would bring them from the wanted shares."""
 
     def __init__(
-        self, codes_N: NDArray[np.integer] | None, k: int, config: RerankConfig, user: UserClicks
+        self,
+        codes_N: NDArray[np.integer] | None,
+        of_stage: NDArray[np.int64],
+        k: int,
+        config: RerankConfig,
+        user: UserClicks,
     ) -> None:
+        """A list that has k articles at the end of its stage, which are chosen from those `of_stage`."""
         self._codes_N = codes_N
         if codes_N is None:
             return
-        present_G = np.bincount(codes_N, minlength=len(user.sections_G)) > 0
+        present_G = np.bincount(codes_N[of_stage], minlength=len(user.sections_G)) > 0
         present_G[NO_SECTION] = False
         self._wanted_G = shares(user, newness(config, user.num_clicks)) * present_G
         self._is_used = bool(self._wanted_G.sum() > 0 and present_G.sum() > 1)

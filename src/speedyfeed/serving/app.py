@@ -16,7 +16,8 @@ from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import Gauge
 
 from speedyfeed import __version__
-from speedyfeed.serving.dependencies import ServingContext
+from speedyfeed.serving.dependencies import ServingContext, WorkerPlace
+from speedyfeed.serving.forwarding import WriteForwarding
 from speedyfeed.serving.middleware import Limits, Metrics, RequestGuard, WriteAccess
 from speedyfeed.serving.problems import add_problem_handlers
 from speedyfeed.serving.routes import editor, page, read, state, write
@@ -36,16 +37,21 @@ def build_app(
     limits: Limits | None = None,
     allow_origins: Sequence[str] = (),
     others: Mapping[str, Service] | None = None,
+    places: Sequence[WorkerPlace] = (),
 ) -> FastAPI:
     """Build the ASGI application; `service` may be opened later, and until then requests are answered with 503.
 
-    Each of `others` has an application of its own below /runs/NAME.
+    Each of `others` has an application of its own below /runs/NAME. A worker process beside others has `places`:
+    that of the service, then those of the others.
     """
     others = others or {}
     beside = {
-        name: build_app(other, write_access, limits=limits, allow_origins=allow_origins)
-        for name, other in others.items()
+        name: build_app(
+            other, write_access, limits=limits, allow_origins=allow_origins, places=places[number : number + 1]
+        )
+        for number, (name, other) in enumerate(others.items(), start=1)
     }
+    place = places[0] if places else None
     context = ServingContext(
         service=service,
         write_access=write_access,
@@ -53,6 +59,7 @@ def build_app(
         reads=WorkerPool("recommendation", num_threads=8, max_pending=MAX_PENDING_READS),
         writes=WorkerPool("write", num_threads=4, max_pending=MAX_PENDING_WRITES),
         others=tuple(others),
+        place=place,
     )
     app = FastAPI(
         title="SpeedyFeed",
@@ -71,6 +78,10 @@ def build_app(
             allow_origins=list(allow_origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type"],
+        )
+    if place is not None and place.writes is not None:
+        app.add_middleware(
+            WriteForwarding, service=service, write_access=write_access, socket=place.writes, board=place.board
         )
     app.add_middleware(RequestGuard, limits=limits or Limits(), metrics=context.metrics)
     add_problem_handlers(app, ROUTERS)

@@ -5,16 +5,35 @@ build_app -> app.state.context (one ServingContext) -> Context, OpenFeed, WRITE_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote
 
-from fastapi import Depends, HTTPException, Path, Request, Security
+from fastapi import Depends, HTTPException, Request, Security
+from fastapi import Path as PathField
 from fastapi.security import HTTPBearer
+from prometheus_client import generate_latest
 
+from speedyfeed.serving.board import Board
 from speedyfeed.serving.feed import Feed
 from speedyfeed.serving.middleware import Metrics, WriteAccess
 from speedyfeed.serving.service import Service
+from speedyfeed.serving.shared_metrics import SharedMetrics
 from speedyfeed.serving.worker_pool import WorkerPool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerPlace:
+    """What the application of one run shares with those in other worker processes."""
+
+    run: int
+    """Number of the run among those of the service."""
+    board: Board
+    """Which worker has loaded what."""
+    metrics: SharedMetrics
+    """What all workers have counted."""
+    writes: Path | None
+    """Unix socket of the worker that writes; None if the application around this one forwards writes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +49,27 @@ class ServingContext:
     """Threads for adding and removing articles, so that recommendations never queue behind them."""
     others: Sequence[str] = ()
     """Names of other runs that are served beside this one."""
+    place: WorkerPlace | None = None
+    """What this process shares with the other workers of the service; None if it is the only one."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no articles are being written, so that no search has to wait."""
+        return self.writes.is_idle and not self.service.is_changing
+
+    def metrics_text(self) -> str:
+        """What has been counted, in the text format of Prometheus."""
+        own = generate_latest(self.metrics.registry).decode()
+        return own if self.place is None else self.place.metrics.total(own)
+
+    def save_metrics(self) -> None:
+        """Leave what has been counted to the other workers, and to the next process in this place."""
+        if self.place is not None:
+            self.place.metrics.write(generate_latest(self.metrics.registry).decode())
+
+    def is_everywhere(self, load: int) -> bool:
+        """Whether all worker processes have this load of the run in service."""
+        return self.place is None or self.place.board.has_reached(self.place.run, load)
 
     def close(self) -> None:
         """Stop encoding, and end the threads after the articles they are writing; the journal stays open."""
@@ -38,7 +78,9 @@ class ServingContext:
         self.reads.close()
 
 
-async def get_news_id(news_id: Annotated[str, Path(description="Id of the article, percent-encoded.")]) -> str:
+async def get_news_id(
+    news_id: Annotated[str, PathField(description="Id of the article, percent-encoded.")],
+) -> str:
     """Id of the article in the path; `keep_ids_encoded` leaves the decoding to this."""
     return unquote(news_id)
 

@@ -6,7 +6,7 @@ A feed never changes its model: loading another run makes another feed, and a re
 
 The rows of users_QD are the user and the user's interests.
 
-Shapes: L clicks of a history, Q queries, K hits, V articles, D embedding width.
+Shapes: L clicks of a history, Q queries, K hits, N candidates, V articles, D embedding width.
 """
 
 import time

@@ -8,7 +8,7 @@ A small catalogue is searched exactly. A large one is searched with HNSW graphs,
 needs what the graphs lack: a filter, or more hits than the graphs returned. Results agree, apart from the few
 articles that approximate search misses.
 
-Shapes: V rows, Q queries, D embedding width.
+Shapes: V rows, Q queries, K hits, D embedding width.
 """
 
 import threading
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from speedyfeed.data.headlines import headline_codes
 from speedyfeed.retrieval.hnsw import HnswConfig, HnswIndex
-from speedyfeed.retrieval.rerank import NO_SECTION
+from speedyfeed.retrieval.rerank import NO_SECTION, top_positions
+from speedyfeed.serving.growing_rows import GrowingRows
 from speedyfeed.serving.journal import News
 
 Rows = NDArray[np.int64]
@@ -87,7 +88,8 @@ class LiveCatalogue:
         """`index` holds every article under the id row + 1; None makes all searches exact."""
         self._news = list(news)
         self._row = {one.news_id: row for row, one in enumerate(self._news)}
-        self._embeddings = _with_spare_rows(embeddings, len(self._news))
+        # A large catalogue stays where it is: mapped from the run's file, its memory is that of all processes.
+        self._embeddings = GrowingRows(embeddings, is_copied=index is None)
         self._is_alive = np.ones(len(self._news), bool)
         self._published = np.array([_time(one) for one in self._news], np.float64)
         self._code: dict[str, int] = {"": NO_SECTION}
@@ -114,11 +116,12 @@ class LiveCatalogue:
 
     def embeddings(self, rows: Sequence[int] | Rows) -> Embeddings:
         """Embeddings of these rows, (rows, D)."""
-        return self._embeddings[np.asarray(rows, np.int64)]
+        return self._embeddings.take(np.asarray(rows, np.int64))
 
     def all_embeddings(self) -> Embeddings:
-        """Embeddings of all rows, dead ones included, (V, D): a view."""
-        return self._embeddings[: len(self._is_alive)]
+        """Embeddings of all rows, dead ones included, (V, D): a view if searches are exact, else a copy."""
+        blocks = self._embeddings.blocks(len(self._is_alive))
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def alive(self) -> Rows:
         """Rows of all articles that are neither removed nor replaced."""
@@ -203,6 +206,11 @@ class LiveCatalogue:
                 return found
         return self._search_all(queries_QD, k, search_filter)
 
+    def latest(self, k: int, search_filter: SearchFilter) -> Rows:
+        """The k rows published last among those that pass the filter; those of unknown age are left out."""
+        rows = self.allowed(search_filter)
+        return rows[top_positions(np.nan_to_num(self._published[rows], nan=-np.inf), k)]
+
     def allowed(self, search_filter: SearchFilter) -> Rows:
         """All rows that pass the filter."""
         return np.flatnonzero(self._allowed(search_filter, len(self._is_alive)))
@@ -214,17 +222,17 @@ class LiveCatalogue:
 
     def similar(self, row: int, k: int) -> SearchHits:
         """The k other rows with the highest cosine similarity to this one."""
-        norms_V = np.linalg.norm(self._embeddings[: len(self._is_alive)], axis=1)
-        scores_V = self._embeddings[: len(norms_V)] @ self._embeddings[row]
+        blocks = self._embeddings.blocks(len(self._is_alive))
+        norms_V = np.concatenate([np.linalg.norm(block, axis=1) for block in blocks])
+        query_D = self.embeddings([row])[0]
+        scores_V = np.concatenate([block @ query_D for block in blocks])
         scores_V /= np.maximum(norms_V * norms_V[row], 1e-12)
         allowed = self._allowed(SearchFilter(excluded_rows=frozenset([row])), len(norms_V))
         return _top_k(np.flatnonzero(allowed), scores_V[allowed], k)
 
     def _add(self, news: Sequence[News], embeddings: Embeddings) -> None:
         rows = np.arange(len(self._news), len(self._news) + len(news))
-        if rows[-1] >= len(self._embeddings):  # slow if there are many; searches go on in the old array
-            self._embeddings = _with_spare_rows(self._embeddings, len(self._news))
-        self._embeddings[rows] = embeddings
+        self._embeddings.append(embeddings)
         with self._lock:
             for one in news:
                 self._remove(one.news_id)
@@ -264,24 +272,25 @@ class LiveCatalogue:
         found = []
         for query_D, rows in zip(queries_QD, ids_QK - 1, strict=True):
             hits = rows[(rows >= 0) & ~np.isin(rows, excluded)]
-            found.append(_top_k(hits, self._embeddings[hits] @ query_D, k))
+            found.append(_top_k(hits, self.embeddings(hits) @ query_D, k))
         return found
 
     def _search_all(self, queries_QD: Embeddings, k: int, search_filter: SearchFilter) -> list[SearchHits]:
         allowed = self._allowed(search_filter, len(self._is_alive))
         rows = np.flatnonzero(allowed)
-        scores_QV = queries_QD @ self._embeddings[: len(allowed)].T
+        blocks = self._embeddings.blocks(len(allowed))
+        scores_QV = np.concatenate([queries_QD @ block.T for block in blocks], axis=1)
         return [_top_k(rows, scores_V[rows], k) for scores_V in scores_QV]
 
     def _most_popular(self, k: int, search_filter: SearchFilter) -> Rows:
         allowed = self._allowed(search_filter, len(self._is_alive))
         if k > MOST_POPULAR or search_filter.needs_exact_search:
             rows = np.flatnonzero(allowed)
-            return _top_k(rows, self._clicks[rows], k).rows
+            return rows[top_positions(self._clicks[rows], k)]
         popular = self._popular
         if popular is None:
             rows = np.flatnonzero(self._is_alive)
-            popular = self._popular = _top_k(rows, self._clicks[rows], MOST_POPULAR).rows
+            popular = self._popular = rows[top_positions(self._clicks[rows], MOST_POPULAR)]
         return popular[allowed[popular]][:k]
 
     def _allowed(self, search_filter: SearchFilter, num_rows: int) -> NDArray[np.bool_]:
@@ -312,13 +321,6 @@ def _top_k(rows: Rows, scores: NDArray[np.floating], k: int) -> SearchHits:
     top = np.argpartition(-scores, k - 1)[:k] if k else np.zeros(0, np.int64)
     top = top[np.argsort(-scores[top], kind="stable")]
     return SearchHits(rows=rows[top], scores=scores[top].astype(np.float32))
-
-
-def _with_spare_rows(rows: Embeddings, num_rows: int) -> Embeddings:
-    """Copy the first `num_rows` rows into an array with room for a quarter more, at least 1024."""
-    larger = np.zeros((num_rows + max(1024, num_rows // 4), rows.shape[1]), np.float32)
-    larger[:num_rows] = rows[:num_rows]
-    return larger
 
 
 def _time(news: News) -> float:

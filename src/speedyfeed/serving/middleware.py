@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from speedyfeed.errors import UnwritableError
 from speedyfeed.serving.micro_batcher import ServiceStopped
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ UNTIMED_PATHS = ("/v1/reload",)
 """Paths whose answer may take longer than `Limits.seconds`."""
 NEWS_PATH = b"/v1/news/"
 """Beginning of all paths that hold the id of an article."""
+UNWRITABLE = "The disk is full or cannot be written: this was not recorded, or not all of it."
 HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
 """Paths that are answered also while too many requests are in progress."""
 
@@ -178,6 +180,9 @@ class RequestGuard:
                 answer = JSONResponse({"detail": "This took too long."}, 503, {"Retry-After": "1"})
             elif isinstance(error, ServiceStopped | asyncio.CancelledError):  # the server cancels when it stops
                 answer = JSONResponse({"detail": "The service is stopping."}, 503, {"Retry-After": "1"})
+            elif isinstance(error, UnwritableError):
+                log.error("a request failed: %s", error.problem)
+                answer = JSONResponse({"detail": UNWRITABLE}, 507)
             else:
                 log.exception("a request failed")
                 answer = JSONResponse({"detail": "Something went wrong here; the log says what."}, 500)

@@ -51,6 +51,7 @@ def open_feed(
     if built is not None:
         shutil.rmtree(cached, ignore_errors=True)
         built.save(cached)
+        built = open_cached(cached) or built  # mapped, as at the next start
     return Feed(model, fingerprint, built, batcher, chosen)
 
 
@@ -73,7 +74,10 @@ def _choose_precision(name: str, model: Recommender, fingerprint: str, measured:
         model.encode_news(texts)
 
     chosen = choose_precision(name, device, encode, seconds=1)
-    with suppress(OSError), new_file(measured) as partial:  # where nothing can be written, the next start measures
+    with (
+        suppress(OSError, InputError),
+        new_file(measured) as partial,
+    ):  # where nothing can be written, the next start measures
         write_json(partial, {"key": key, "name": chosen.name, "reason": chosen.reason})
     return chosen
 

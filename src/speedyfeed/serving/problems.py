@@ -47,6 +47,7 @@ WRITE_PROBLEMS = PROBLEMS | _describe(
     {
         401: "The bearer token is missing or wrong.",
         403: "Writes are turned off, or not allowed from this origin.",
+        507: "The disk is full or cannot be written.",
     }
 )
 NOT_FOUND = _describe({404: "There is no article with this id."})

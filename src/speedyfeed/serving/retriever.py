@@ -1,6 +1,6 @@
-"""The candidates of a list: close to the user or an interest, popular or boosted; found, and scored once.
+"""The candidates of a list: close to the user or an interest, popular, new or boosted; found, and scored once.
 
-    user, interests --all of a small catalogue, or searches--> close --score--> the best of each, popular, boosted
+    user, interests --all of a small catalogue, or searches--> close --score--> best, popular, new, boosted
 
 A user with one vector is searched for by it. A soft maximum has no single vector to search by: the mean of many
 clicks is close to few of them. A small catalogue is scored whole; in a large one, articles are searched for near
@@ -56,6 +56,8 @@ class Retriever:
         if self.adds_biases or popularity_weight(config, reads.num_clicks) > 0:
             nobody = np.zeros((0, users.vectors_BKD.size(2)), np.float32)
             wanted.append(self.catalogue.retrieve(nobody, size, search_filter, popular=True))
+        if config.freshness:
+            wanted.append(self.catalogue.latest(size, search_filter))
         rows, scores_NQ = self._close(users, size, search_filter, wanted)
         is_kept = np.isin(rows, np.concatenate([rows[:0], *wanted]))
         is_kept[shortlist(scores_NQ, self.catalogue.sections(rows), k, config, reads)] = True

@@ -24,7 +24,7 @@ class Limits:
     validation_impressions: int = 400
     """Number of impressions of the validation split by which the best model of a run is chosen."""
     precision: str = "fp32"
-    """Number format of all runs: fp32, bf16, or auto, which measures both at every start."""
+    """Precision of all runs: fp32, bf16, or auto, which measures both at every start."""
 
     RANGES: ClassVar[Ranges] = {
         "epochs": (1, MANY),
@@ -51,9 +51,10 @@ class SweepConfig(Limits):
     """Which variants are trained with which seeds, and for how long."""
 
     runs: tuple[str, ...] = ("speed-mini", "nrms", "naml", "lstur", "npa")
-    """Variants to train: names of recipes, changed by what follows (nrms-conventional, npa-fast, speed-mini-frozen
-    for a frozen language model, nrms-minilm for words from MiniLM's word pieces), or of encoders (a folder,
-    ORG/NAME, half:NAME), which are trained as speed-mini is."""
+    """Variants to train: names of recipes, changed by what follows (nrms-conventional, npa-fast, nrms-minilm for
+    words from MiniLM's word pieces, speed-mini-frozen for a frozen language model, speed-mini-no-gradients
+    without deferred gradients), or of encoders (a folder, ORG/NAME, half:NAME), which are trained as
+    speed-mini is."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds that every variant is trained with."""
     logs: Path | None = None

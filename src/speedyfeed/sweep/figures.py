@@ -1,4 +1,4 @@
-"""Figures of a sweep: how AUC rises with time and with clicks, and where every run ends."""
+"""Figures of a sweep: how validation AUC rises with time and with clicks, and where every run ends."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,19 +7,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speedyfeed.drawing import new_figure, new_figures, save
-from speedyfeed.sweep.table import Sweep, SweepRow
+from speedyfeed.sweep.table import Sweep, SweepRow, label
 from speedyfeed.sweep.trials import ValidationPoint
 
 Colour = tuple[float, float, float, float]
 
 
 def draw_sweep(sweep: Sweep, folder: Path, name: str) -> list[Path]:
-    """Write NAME-curves.png and NAME-auc.png."""
-    return [_draw_curves(sweep, folder / f"{name}-curves.png"), _draw_ends(sweep, folder / f"{name}-auc.png")]
+    """Write NAME-curves.png and NAME-auc.png, or NAME-hit.png for a log without impressions."""
+    ends = folder / f"{name}-{sweep.metrics[0].partition('@')[0]}.png"
+    return [_draw_curves(sweep, folder / f"{name}-curves.png"), _draw_ends(sweep, ends)]
 
 
 def _draw_curves(sweep: Sweep, path: Path) -> Path:
-    figure, axes = new_figures(["AUC over time", "AUC over clicks"], width=15, height=7)
+    figure, axes = new_figures(["Validation AUC over time", "Validation AUC over clicks"], width=15, height=7)
     positions: tuple[Callable[[ValidationPoint], float], ...] = (
         lambda point: point.minutes,
         lambda point: point.clicks,
@@ -32,7 +33,8 @@ def _draw_curves(sweep: Sweep, path: Path) -> Path:
             style = "--" if row.workflow == "conventional" else "-"
             ax.plot(xs, mean, style, color=colours[row.name], label=row.name)
             ax.fill_between(xs, mean - spread, mean + spread, color=colours[row.name], alpha=0.12, linewidth=0)
-        _draw_references(ax.axhline, sweep)
+        if sweep.metrics[0] == "auc":
+            _draw_references(ax.axhline, sweep)
     axes[0].set_ylabel("validation AUC" + (", mean and spread over seeds" if len(sweep.seeds) > 1 else ""))
     axes[0].set_xlabel("minutes of training")
     axes[1].set_xlabel("clicks learned from, log scale")
@@ -43,26 +45,29 @@ def _draw_curves(sweep: Sweep, path: Path) -> Path:
 
 
 def _draw_ends(sweep: Sweep, path: Path) -> Path:
-    rows = sorted(sweep.rows, key=lambda row: row.metrics["auc"].mean or 0.0)
+    metric = sweep.metrics[0]
+    rows = sorted(sweep.rows, key=lambda row: row.metrics[metric].mean or 0.0)
     colours = _colours(sweep.rows)
-    figure, ax = new_figure("AUC at the end: each seed, and their mean", height=2.5 + 0.45 * len(rows))
+    figure, ax = new_figure(
+        f"{label(metric)} at the end: each seed, and their mean", height=2.5 + 0.45 * len(rows)
+    )
     for position, row in enumerate(rows):
-        aucs = [trial.metrics["auc"] or np.nan for trial in row.trials]
+        aucs = [trial.metrics[metric] or np.nan for trial in row.trials]
         ax.plot(aucs, [position] * len(aucs), "o", color=colours[row.name], alpha=0.5)
         ax.plot(np.mean(aucs), position, "|", color=colours[row.name], markersize=24, markeredgewidth=4)
     _draw_references(ax.axvline, sweep)
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
     ax.set_ylim(-0.6, len(rows) - 0.4)
-    ax.set_xlabel(f"AUC, {sweep.impressions:,} impressions")
+    ax.set_xlabel(f"{label(metric)}, {sweep.impressions:,} impressions")
     figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return save(figure, path)
 
 
 def _draw_references(line: Callable[..., object], sweep: Sweep) -> None:
     for reference, style in zip(sweep.references, (":", "-.", "--", "-"), strict=False):
-        auc = reference.metrics.get("auc")
-        if auc is not None:
-            line(auc, color="0.4", linestyle=style, linewidth=1.5, label=reference.name)
+        value = reference.metrics.get(sweep.metrics[0])
+        if value is not None:
+            line(value, color="0.4", linestyle=style, linewidth=1.5, label=reference.name)
 
 
 def _curves(

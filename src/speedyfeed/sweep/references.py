@@ -4,6 +4,8 @@ chance            all candidates alike
 popularity        clicks in train
 title length      longest or shortest title first, as clicks of train have it
 category counts   clicks of the history with the category of the candidate
+
+Shapes: B users, C categories, V all articles, D embedding width.
 """
 
 import math
@@ -19,7 +21,7 @@ from speedyfeed.checksums import sha256
 from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.data.tables import choose_split
 from speedyfeed.errors import InputError
-from speedyfeed.evaluation.evaluate import RECALL_AT, SplitFacts, evaluate
+from speedyfeed.evaluation.evaluate import RECALL_AT, TARGET_AT, SplitFacts, evaluate
 from speedyfeed.evaluation.metrics import RANKING, Pool, measure_ranking
 from speedyfeed.evaluation.ranking import EncodeUsers
 from speedyfeed.files import read_json
@@ -46,7 +48,9 @@ class References:
     """All references on one split."""
 
     impressions: int
-    """Impressions of the split that have a ranking score."""
+    """Impressions of the split that have an AUC or, where each is one click and nothing else, a target."""
+    are_targets: bool
+    """Whether the log has clicks without impressions: each is searched among all articles."""
     pools: int
     """Number of pools that recall searches: days, or 1 for the whole split."""
     news_per_pool: float
@@ -64,13 +68,15 @@ def find_references(
     """References on a split and a pool, by default those of evaluated runs; `logs` are the store's raw logs."""
     split = choose_split(store.path, store.splits, split)
     shown = store.impressions(split)
+    are_targets = default_pool(shown) == "all"
     pool = pool or default_pool(shown)
     pools = days_of(store, split) if pool == "day" else np.zeros(len(shown.users), np.int64)
     num_all = store.num_news if pool == "all" else None
     titles = store.load_titles()
     known = [] if logs is None else _newsroom(store, logs)
     return References(
-        impressions=int(np.count_nonzero(~np.isnan(_tied(shown)["auc"]))),
+        impressions=len(shown.users) if are_targets else int(np.count_nonzero(~np.isnan(_tied(shown)["auc"]))),
+        are_targets=are_targets,
         pools=len(np.unique(pools)),
         news_per_pool=num_all or _mean_size(shown, pools),
         references=[
@@ -94,7 +100,18 @@ def measure_chance(shown: Impressions, pools: NDArray[np.int64], *, num_all: int
     }
     sizes = _count_retrievable(shown, pools, num_all)
     recall = {f"recall@{k}": float(np.mean(np.minimum(1.0, k / sizes))) for k in RECALL_AT}
-    return Reference(name="chance", metrics={**found, **recall})
+    targets = _chance_of_targets(sizes) if default_pool(shown) == "all" else {}
+    return Reference(name="chance", metrics={**found, **recall, **targets})
+
+
+def _chance_of_targets(sizes: NDArray[np.int64]) -> dict[str, float]:
+    """Expected hit and NDCG of a target whose rank among so many articles is any, all alike."""
+    gains = 1 / np.log2(np.arange(1, TARGET_AT + 1) + 1)
+    ndcg = np.cumsum(gains)[np.minimum(sizes, TARGET_AT) - 1] / sizes
+    return {
+        f"hit@{TARGET_AT}": float(np.mean(np.minimum(1.0, TARGET_AT / sizes))),
+        f"pool_ndcg@{TARGET_AT}": float(np.mean(ndcg)),
+    }
 
 
 def measure_popularity(

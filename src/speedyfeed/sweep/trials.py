@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -159,7 +160,7 @@ def _train_and_evaluate(run: RunFolder, store: Store, watch: Watch | None) -> No
     with progress_bars() as report:
         outcome = train(run, store, report, watch=watch)
         if not outcome.is_finished:
-            raise KeyboardInterrupt  # a signal stopped the run after it was saved
+            raise KeyboardInterrupt(outcome.signal or signal.SIGTERM)  # stopped the run after it was saved
         finished = open_finished_run(run.path)
         with open_data(finished, store.path, report=report) as data:
             evaluated = evaluate_run(finished, data, exact=True, report=report)

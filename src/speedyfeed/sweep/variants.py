@@ -25,15 +25,15 @@ def named_variant(name: str) -> RunConfig:
     """
     if name in RECIPES:
         return recipe(name)
-    base, _, change = name.rpartition("-")
-    if change in CHANGES and not is_encoder_name(name):
-        return CHANGES[change](named_variant(base))
-    if not is_encoder_name(name):
-        raise InputError(
-            f"no run {name!r}: choose {', '.join(RECIPES)}, one of these with -{', -'.join(CHANGES)}, "
-            "or an encoder's folder or Hub name"
-        )
-    return with_encoder(name)
+    if is_encoder_name(name):
+        return with_encoder(name)
+    for change, apply in CHANGES.items():
+        if name.endswith(f"-{change}"):
+            return apply(named_variant(name.removesuffix(f"-{change}")))
+    raise InputError(
+        f"no run {name!r}: choose {', '.join(RECIPES)}, one of these with -{', -'.join(CHANGES)}, "
+        "or an encoder's folder or Hub name"
+    )
 
 
 def frozen(run: RunConfig) -> RunConfig:
@@ -46,14 +46,22 @@ def frozen(run: RunConfig) -> RunConfig:
 def from_minilm(run: RunConfig) -> RunConfig:
     """The run with words that start from the word pieces of MiniLM, as wide as those."""
     if not run.recommender.uses_words:
-        raise InputError(f"-minilm: {run.news.encoder} does not start from words; leave it out")
+        raise InputError(f"-minilm: {run.news.encoder} is no encoder over words; leave it out")
     return replace(run, words=replace(run.words, vectors="minilm", width=MINILM_WIDTH))
+
+
+def without_gradients(run: RunConfig) -> RunConfig:
+    """The run whose cache hits teach the language model nothing, as in the paper."""
+    if not run.cache.gradients or run.cache.gamma == 0:
+        raise InputError("-no-gradients: no gradient of this recipe's cache hits is deferred; leave it out")
+    return replace(run, cache=replace(run.cache, gradients=False))
 
 
 CHANGES: Mapping[str, Callable[[RunConfig], RunConfig]] = {
     **WORKFLOWS,
     "frozen": frozen,
     "minilm": from_minilm,
+    "no-gradients": without_gradients,
 }
 """Changes of a recipe by the words that follow its name."""
 

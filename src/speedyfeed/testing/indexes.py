@@ -56,6 +56,20 @@ class IndexContract:
         index.remove(np.append(removed, 1000))
         assert len(index) == left.sum(), "ids that are not in the index are ignored"
 
+    def test_the_best_of_what_is_left_are_found_whoever_was_removed(self, build: BuildIndex) -> None:
+        ids, embeddings, queries = np.arange(1, 401), some_embeddings(400), some_embeddings(3, seed=1)
+        for num_removed in (30, 300, 395, 400):  # the nearest of one query
+            both = build(ids, embeddings), ExactIndex.build(ids, embeddings)
+            index, exact = both
+            nearest = exact.search(queries[:1], num_removed).ids[0]
+            for one in both:
+                one.remove(nearest)
+            assert len(index) == len(exact) == 400 - num_removed
+            assert_same(index.search(queries, 10), exact.search(queries, 10))
+            for one in both:
+                one.add(np.arange(1001, 1021), some_embeddings(20, seed=2))
+            assert_same(index.search(queries, 10), exact.search(queries, 10))
+
     def test_a_removed_article_can_be_added_again(self, build: BuildIndex) -> None:
         ids, embeddings, queries = np.arange(1, 51), some_embeddings(50), some_embeddings(5, seed=1)
         index = build(ids, embeddings)

@@ -1,4 +1,7 @@
-"""The contract of news encoders: packed articles in, one embedding each out."""
+"""The contract of news encoders: packed articles in, one embedding each out.
+
+Shapes: M articles, K segments, T tokens.
+"""
 
 from dataclasses import replace
 

@@ -28,6 +28,12 @@ BIASES = "biases.safetensors"
 """File of the best model with the bias of each article when it was validated, where biases are learned."""
 
 
+def adds_biases(model: Recommender, store: Store) -> bool:
+    """Whether learned biases of articles are part of the scores: in a log without impressions, which tells popular
+    articles from others only by their clicks."""
+    return not store.train.has_negatives and not model.news.is_user_dependent
+
+
 def best_name(step: int) -> str:
     """Folder name of the best model, by its step."""
     return f"step-{step:08d}"
@@ -120,7 +126,7 @@ def _write_model(
         embeddings_VD=news_VD[1:],
         num_clicks=store.train.count_clicks(store.num_news)[1:].tolist(),
         biases=None if biases_V is None else biases_V[1:].tolist(),
-        adds_biases=biases_V is not None and not store.train.has_negatives and not model.news.is_user_dependent,
+        adds_biases=biases_V is not None and adds_biases(model, store),
         abstracts=store.load_abstracts(),
         published=store.load_first_shown(),
         bodies=store.bodies,

@@ -9,7 +9,6 @@ A checkpoint is written to a temporary folder and renamed when complete; no pick
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -143,7 +142,7 @@ def load_checkpoint(
         raise _other_version(path, error) from error
     load_weights(model, path / "model" / WEIGHTS)
     try:
-        tensors = {_current_name(name): value for name, value in load_file(path / TRAINING).items()}
+        tensors = load_file(path / TRAINING)
     except SafetensorError as error:
         raise damaged(path / TRAINING, "remove the checkpoint to resume from the one before") from error
     try:
@@ -246,11 +245,6 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
         if part.keys() != {"step", "exp_avg", "exp_avg_sq"}:
             raise KeyError(f"optimizer.{parameter} with {sorted(part)}")
     optimizer.load_state_dict({"state": state, "param_groups": whole["param_groups"]})
-
-
-def _current_name(name: str) -> str:
-    """Name of a tensor whose checkpoint may have been written between 0.2 and 0.3, under an older name."""
-    return "loader.deferred" if name == "loader.debts" else re.sub(r"^owed\.", "deferred.", name)
 
 
 def _part(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -192,7 +192,7 @@ class ProfileConfig:
     encoder: str | None = None
     """Pretrained news encoder to use instead of the recipe's."""
     precision: str = "fp32"
-    """Number format of the computation: fp32, bf16, or fp16 on CUDA."""
+    """Precision of the computation: fp32, bf16, or fp16 on CUDA."""
     skip: int = 200
     """Steps that are planned but not computed, so that the cache is warm when the profile starts."""
     warmup: int = 2

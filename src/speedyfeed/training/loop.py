@@ -1,12 +1,13 @@
 """The training loop: a run from its newest checkpoint to its end.
 
 initial model --> steps, with validations and checkpoints --> finished recommender
+
+Shapes: V all articles.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from speedyfeed.training.checkpoint import Checkpointer
 from speedyfeed.training.config import RunConfig
 from speedyfeed.training.disk import announce
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.metrics import Meter, MetricsFile
+from speedyfeed.training.metrics import MetricsFile, find_best
+from speedyfeed.training.recorder import StepClock, StepRecorder
 from speedyfeed.training.run_folder import RunFolder, plain_config
 from speedyfeed.training.schedule import Progress, Schedule
 from speedyfeed.training.signals import Stop, Stopped
@@ -120,13 +122,13 @@ def _train(
             try:
                 if state is None:
                     validator.initialize(schedule, stop.heard_by(report, group))
-                recorder = _Recorder(metrics, report, group)
+                recorder = StepRecorder(metrics, report, group)
                 _learn(trainer, loader, schedule, validator, checkpointer, recorder, stop, watch, callbacks)
             except Stopped:
                 return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
         if not schedule.is_done or group.any(stop.is_asked):
             return Outcome(progress=schedule.progress, is_finished=False, signal=stop.signal)
-        group.on_rank_0(lambda: run.note(best_auc=schedule.progress.best_auc or None))
+        group.on_rank_0(lambda: _note_best(run))
         try:
             write_model(
                 run,
@@ -142,6 +144,13 @@ def _train(
     return _finished(run, schedule.progress)
 
 
+def _note_best(run: RunFolder) -> None:
+    """Record the best validation in run.json, now that the metrics are complete."""
+    best = find_best(run.path)
+    if best is not None:
+        run.note(best_auc=best.auc, best_clicks=best.clicks)
+
+
 def _finished(run: RunFolder, progress: Progress) -> Outcome:
     best_is_initial = progress.step > 0 and (run.best / best_name(0)).exists()
     return Outcome(progress=progress, is_finished=True, best_is_initial=best_is_initial)
@@ -153,13 +162,13 @@ def _learn(
     schedule: Schedule,
     validator: Validator,
     checkpointer: Checkpointer,
-    recorder: "_Recorder",
+    recorder: StepRecorder,
     stop: Stop,
     watch: Watch | None,
     callbacks: Sequence[Callback],
 ) -> None:
     """Take steps until the schedule is done or a signal asks to stop."""
-    clock = _Clock()
+    clock = StepClock()
     factor = 0.0
     for batch in clock.time_steps(loader, schedule):
         if watch is not None:
@@ -184,10 +193,6 @@ def _learn(
             checkpointer.save(schedule, loader.state(), recorder.metrics)
             if is_stopped:
                 return
-    if not schedule.is_done:  # the loader has no more batches
-        schedule.finish()
-        _finish(trainer, schedule, recorder, factor)
-        checkpointer.save(schedule, loader.state(), recorder.metrics)
 
 
 def _call(
@@ -207,78 +212,10 @@ def _call(
             stop.is_asked = True
 
 
-def _finish(trainer: Trainer, schedule: Schedule, recorder: "_Recorder", lr_factor: float) -> None:
+def _finish(trainer: Trainer, schedule: Schedule, recorder: StepRecorder, lr_factor: float) -> None:
     """Apply and deliver what the last step leaves behind."""
     trainer.finish(schedule.progress.step, lr_factor)
     recorder.metrics.write(schedule.progress.step, trainer.deferred_metrics() | trainer.drift.by_age())
-
-
-class _Clock:
-    """Times steps: waiting for the batch, and learning from it."""
-
-    def __init__(self) -> None:
-        self._started = 0.0
-        self.waited = 0.0
-        """Seconds spent waiting for the batch of this step."""
-
-    def time_steps(self, loader: Loader, schedule: Schedule) -> Iterator[Batch]:
-        """Batches until the schedule is done or the loader ends; a step begins with the wait for its batch."""
-        while not schedule.is_done:
-            self._started = perf_counter()
-            batch = next(loader, None)
-            if batch is None:
-                return
-            self.waited = perf_counter() - self._started
-            yield batch
-
-    def leave_out(self) -> None:
-        """Do not count the time since the batch was there."""
-        self._started = perf_counter() - self.waited
-
-    def lap(self) -> float:
-        """Seconds of the step until now."""
-        return perf_counter() - self._started
-
-
-class _Recorder:
-    """Metrics of steps: added up, shown on a progress bar, and written every few seconds."""
-
-    def __init__(self, metrics: MetricsFile, report: Report, group: ProcessGroup) -> None:
-        self.metrics = metrics
-        self._report = report
-        self._group = group
-        self._meter = Meter()
-        self._has_told = False
-
-    def add(
-        self,
-        batch: Batch,
-        *,
-        clicks: float,
-        loss: float,
-        seconds: float,
-        waited: float,
-        count: tuple[int, int],
-    ) -> None:
-        """Count a step and show how far the run is."""
-        traffic = self._group.take_traffic()
-        self._meter.add(batch, clicks=clicks, loss=loss, seconds=seconds, waited=waited, traffic=traffic)
-        self._report("train", *count, self._meter.note())
-
-    def write(self, schedule: Schedule, trainer: Trainer, *, lr_factor: float, is_last: bool) -> None:
-        """Write a line of metrics, if one is due."""
-        if self._meter.is_due(last=is_last):
-            progress = schedule.progress
-            values = self._meter.take() | {"epochs": progress.epochs, "lr_factor": lr_factor}
-            if values["max_clicks_share"] > 0.5 and not self._has_told and self._group.is_rank_0:
-                self._has_told = True
-                log.info(
-                    "most batches now end at --batch.max-clicks-per-batch %d, before --batch.token-budget %d; "
-                    "raise the first for larger batches",
-                    trainer.config.batch.clicks_per_batch,
-                    trainer.config.batch.tokens_per_batch,
-                )
-            self.metrics.write(progress.step, values | trainer.deferred_metrics() | trainer.drift.take())
 
 
 def _note_start(trainer: Trainer, *, is_new: bool) -> None:

@@ -3,8 +3,8 @@
 `next_click_loss` compares each click with articles that were shown but not clicked (Eq. auto). `in_batch_loss`
 compares it with all articles of the batch, which are encoded anyway, so it costs one matrix product. Both compute
 in float32 and are means over clicks; for a part of a batch, multiply them by the `Share` of the part.
-Shapes: B users, L clicks, T clicks that are learned, N negatives, C candidates, M distinct articles, V all
-articles, D embedding width.
+Shapes: B users, L clicks, T clicks that are learned, S clicks in one list, X any shape, N negatives, C
+candidates, M distinct articles, V all articles, P prefixes, K vectors of a user, D embedding width.
 """
 
 import math
@@ -18,8 +18,8 @@ from speedyfeed.encoding.central import dispatch
 from speedyfeed.scoring import Users
 from speedyfeed.training.config import TEMPERATURE, LossConfig
 
-BIAS_SCALE = 50.0
-"""Logits per unit of an article's bias: learning rates of embeddings are far too small for logits."""
+BIAS_RATE = 50.0
+"""Learning rate of the biases of articles, as a multiple of that of embeddings, which is too small for logits."""
 MAX_LOGITS = 2**22
 """Maximum number of logits of the in-batch loss in memory; three such arrays take 50 MB."""
 
@@ -49,11 +49,12 @@ class ClickLoss(nn.Module):
         scale = torch.tensor(-math.log(config.temperature or TEMPERATURE))
         self.log_scale = nn.Parameter(scale, requires_grad=config.learn_temperature)
         self.bias_V = nn.Parameter(torch.zeros(num_news + 1)) if config.article_bias else None
+        """Bias of each article, in logits."""
 
     @torch.no_grad()
     def biases(self) -> Tensor | None:
         """Bias of each article as a part of its inner products, biases_V in host memory; None if not learned."""
-        return None if self.bias_V is None else (BIAS_SCALE * self.bias_V / self.log_scale.exp()).cpu()
+        return None if self.bias_V is None else (self.bias_V / self.log_scale.exp()).cpu()
 
     def forward(
         self,
@@ -70,7 +71,7 @@ class ClickLoss(nn.Module):
         scale = self.log_scale.exp()
         bias_M = torch.zeros_like(log_popularity_M)
         if self.bias_V is not None:
-            bias_M = BIAS_SCALE * self.bias_V[ids_M.to(self.bias_V.device)]
+            bias_M = self.bias_V[ids_M.to(self.bias_V.device)]
         loss = scale.new_zeros(())
         if self.in_batch < 1:
             weights_BL = torch.where(has_own_negatives_BL, 1.0, self.fallback_negatives_weight) * (history_BL > 0)

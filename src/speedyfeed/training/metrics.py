@@ -11,8 +11,9 @@ from typing import Any, Self, TextIO
 
 from speedyfeed.batching.batches import Batch
 from speedyfeed.errors import InputError
-from speedyfeed.files import parse_json
+from speedyfeed.files import parse_json, read_json
 from speedyfeed.training.distributed.process_group import Traffic
+from speedyfeed.training.run_folder import RUN
 from speedyfeed.training.trackers import DEFAULT, TrackedRun, Tracker, open_trackers
 
 METRICS = "metrics.jsonl"
@@ -197,12 +198,35 @@ class SavedModel:
 
 
 def load_saved(folder: Path) -> SavedModel | None:
-    """Which model of a run was saved, as its metrics have it; None for a run without validations."""
+    """Which model of a run was saved, as its metrics have it; None for a run without validations.
+
+    None also for a recommender alone, without a run. A run whose metrics are gone, or say something else than
+    run.json, is refused.
+    """
+    facts = read_json(folder / RUN) if (folder / RUN).exists() else None
+    if facts is not None and not (folder / METRICS).exists():
+        raise _without_metrics(folder, "is missing")
+    best = find_best(folder)
+    found = None if best is None else (best.auc, best.clicks)
+    if facts and facts.get("best_clicks") is not None and found != (facts["best_auc"], facts["best_clicks"]):
+        raise _without_metrics(folder, "is damaged")
+    return None if best is None else SavedModel(clicks=best.clicks)
+
+
+def find_best(folder: Path) -> ValidationPoint | None:
+    """The best validation of a run in its metrics, the first of equals; None for a run without validations."""
     points = [line for line in _values(folder / METRICS) if "validation_auc" in line]
     if not points:
         return None
-    best = max(points, key=lambda line: line["validation_auc"])  # the first of equals was saved
-    return SavedModel(clicks=best["clicks"])
+    best = max(points, key=lambda line: line["validation_auc"])
+    return ValidationPoint(auc=best["validation_auc"], clicks=best["clicks"], seconds=best["seconds"])
+
+
+def _without_metrics(folder: Path, problem: str) -> InputError:
+    return InputError(
+        f"{folder / METRICS}: {problem}, and says which model of the run was saved; put it back from a copy, or "
+        f"give the model alone, {folder / 'model'}"
+    )
 
 
 def load_history(folder: Path) -> list[dict[str, float]]:

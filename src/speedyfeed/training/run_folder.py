@@ -73,6 +73,8 @@ class RunFacts:
     """Numbers of `known` and `new` users, categories and words of a warm start; empty without one."""
     best_auc: float | None = None
     """Best validation AUC; None until training ends."""
+    best_clicks: float | None = None
+    """Clicks learned from when it was measured; None until training ends."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values of all facts, with the version of the layout."""

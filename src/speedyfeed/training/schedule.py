@@ -98,10 +98,6 @@ class Schedule:
         """Note that a checkpoint of the current step was saved."""
         self._saved_step = self.progress.step
 
-    def finish(self) -> None:
-        """End the run: the loader has no more batches."""
-        self.is_done = True
-
     def record_best(self, auc: float) -> None:
         """Set the best validation AUC."""
         self.progress = replace(self.progress, best_auc=auc)
@@ -113,15 +109,13 @@ class Schedule:
         config = self._config
         return max(
             epochs / config.epochs,
-            0.0 if config.steps is None else step / config.steps,
+            0.0 if not config.steps else step / config.steps,
             0.0 if config.minutes is None else self.progress.seconds / (60 * config.minutes),
         )
 
     def _has_reached_limit(self) -> bool:
-        """Whether steps or minutes are used up; epochs end with the loader's batches."""
-        config, progress = self._config, self.progress
-        has_steps = config.steps is not None and progress.step >= config.steps
-        return has_steps or (config.minutes is not None and progress.seconds >= 60 * config.minutes)
+        """Whether epochs, steps or minutes are used up."""
+        return self.fraction >= 1 or self._config.steps == 0
 
 
 def lr_factor(fraction: float, warmup: float) -> float:

@@ -97,7 +97,7 @@ class _TensorBoard:
     def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.resume_step + 1)
+        self._writer = SummaryWriter(str(run.folder / DEFAULT), purge_step=run.resume_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():

@@ -3,7 +3,8 @@
 Batch --> workflow: encode articles and users, loss --> write fresh rows to the cache --> update
 
 Several ranks take every step together and hold the same weights after it. Building a trainer writes nothing.
-Shapes: M articles of a sample, H width of encoded texts, D width of embeddings.
+Shapes: M articles of a sample, V all articles, E encoded articles, R cache hits, O articles with deferred
+gradients, W ranks, H width of encoded texts, D width of embeddings.
 """
 
 import math
@@ -26,15 +27,17 @@ from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import RecommenderConfig
 from speedyfeed.models.id_maps import UNKNOWN
+from speedyfeed.models.layers import AdditiveAttention
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
 from speedyfeed.random import Stream, random_bits
 from speedyfeed.runtime import PRECISIONS, Precision, choose_device, choose_precision, seed_everything
 from speedyfeed.tokenizers import checksum_of, load_tokenizer
+from speedyfeed.training.artifacts import adds_biases
 from speedyfeed.training.config import TrainConfig
-from speedyfeed.training.distributed.partition import encode_texts, weigh
+from speedyfeed.training.distributed.partition import encode_texts
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.losses import ClickLoss, log_popularity
+from speedyfeed.training.losses import BIAS_RATE, ClickLoss, log_popularity
 from speedyfeed.training.run_folder import PrecisionFact, RunFolder
 from speedyfeed.training.validation_sample import ValidationSample
 from speedyfeed.training.warm_start import warm_start
@@ -125,8 +128,8 @@ class Trainer:
         if not math.isfinite(value):
             raise InputError(f"the loss became {value} at step {batch.step}; {NOT_FINITE}")
         accumulate = self.config.train.accumulate
-        # Accumulated batches count by the weight of their clicks, as one batch of all their clicks would.
-        weight = weigh(batch, self.loss.fallback_negatives_weight)[0] if accumulate > 1 else 1.0
+        # Accumulated batches count by the weight of their clicks in both losses, as one batch of all would.
+        weight = batch.weigh_clicks(self.loss.config.fallback_click_weight) if accumulate > 1 else 1.0
         objective = learned.loss * weight
         self._waiting_weight += weight
         is_last = (batch.step + 1) % accumulate == 0
@@ -235,13 +238,17 @@ class Trainer:
             news.initialize(news_MH)
         self.group.broadcast_module(self.model)
 
-    def validate(self, report: Report = silent) -> float:
-        """AUC of the validation sample, as rank 0 measures it."""
+    def validate(self, report: Report = silent, *, is_initial: bool = False) -> float:
+        """AUC of the validation sample, as rank 0 measures it; the initial model has no biases of articles yet."""
         assert self.validation is not None
+        biases_V = self.loss.biases() if adds_biases(self.model, self.store) and not is_initial else None
         if self.config.is_frozen:
-            auc = self.validation.measure_encoded(self.model, self._project_frozen(self.validation, report))
+            news_MD = self._project_frozen(self.validation, report)
+            auc = self.validation.measure_encoded(self.model, news_MD, biases_V)
         else:
-            auc = self.validation.measure(self.model, self.news, self.precision, self.group, report)
+            auc = self.validation.measure(
+                self.model, self.news, self.precision, self.group, report, biases_V=biases_V
+            )
         return self.group.broadcast(auc)
 
     @torch.no_grad()
@@ -283,7 +290,7 @@ class Trainer:
 
     def load_deferred(self, exported: dict[str, Tensor]) -> None:
         """Load deferred gradients of a checkpoint; rank 0 takes all if the number of ranks has changed."""
-        if self.deferred is None or not exported:  # checkpoints of 0.2 have none
+        if self.deferred is None:
             return
         rows_WOH, rank = exported["rows"], self.group.rank
         if len(rows_WOH) == self.group.world:
@@ -363,13 +370,22 @@ def _drop_start(user: torch.nn.Module) -> None:
         start.requires_grad_(False)
 
 
-def _build_optimizer(model: Recommender, loss: torch.nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW with one learning rate for the pretrained encoder and one for the rest; vectors do not decay."""
+def _build_optimizer(model: Recommender, loss: ClickLoss, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW with a learning rate for the pretrained encoder, one for the rest and one for the biases of articles.
+
+    Vectors do not decay. The rate of biases is a multiple of that of the rest, and not their unit a multiple of a
+    logit: their gradients would then dominate the norm by which all gradients are clipped.
+    """
     groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
     pretrained = set(model.news.pretrained())
+    if config.init == "random":  # pooling that was drawn at random is no more pretrained than the head
+        pooling = (part for part in model.news.modules() if isinstance(part, AdditiveAttention))
+        pretrained -= {parameter for part in pooling for parameter in part.parameters()}
     for parameter in (*model.parameters(), *loss.parameters()):
         if parameter.requires_grad:
             rate = config.encoder_lr if parameter in pretrained else config.lr
+            if parameter is loss.bias_V:
+                rate *= BIAS_RATE
             decay = config.weight_decay if parameter.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     return torch.optim.AdamW(

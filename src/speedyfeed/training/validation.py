@@ -45,7 +45,7 @@ class Validator:
         auc = trainer.group.broadcast(self._metrics.initial_auc or 0.0)
         if not auc:
             with initial_weights(trainer.run, trainer.model, trainer.group):
-                auc = trainer.validate()
+                auc = trainer.validate(is_initial=True)
             point = ValidationPoint(auc=auc, clicks=0, seconds=0)
             self._metrics.write_initial(point, schedule.progress.step)
         schedule.record_best(auc)

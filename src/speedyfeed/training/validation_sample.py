@@ -18,13 +18,13 @@ from speedyfeed.data.store import PAD_NEWS, Impressions, Store
 from speedyfeed.encoding.histories import history_encoder, user_dependent_encoder
 from speedyfeed.encoding.ids import user_indices
 from speedyfeed.evaluation.metrics import measure_ranking
-from speedyfeed.evaluation.ranking import score_candidates
+from speedyfeed.evaluation.ranking import add_biases, is_in_history, score_candidates
 from speedyfeed.evaluation.user_dependent import score_and_retrieve_user_dependent
 from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.pretrained import Recommender
 from speedyfeed.progress import Report, silent
-from speedyfeed.ragged import Ragged
+from speedyfeed.ragged import Ragged, offsets_of
 from speedyfeed.runtime import Precision
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.distributed.partition import encode_all
@@ -63,7 +63,7 @@ class ValidationSample:
         valid = store.impressions("valid")
         rng = np.random.default_rng(config.seed)
         has_both = _has_both(valid)
-        telling = np.flatnonzero(has_both if has_both.any() else _is_click(valid))
+        telling = np.flatnonzero(has_both if has_both.any() else _is_new_click(valid))
         if not len(telling):
             _say_without(store, "no validation impression has both clicked and other articles")
             return None
@@ -75,7 +75,10 @@ class ValidationSample:
             if len(np.unique(candidates.values)) < 2:
                 _say_without(store, "all validation clicks are on one article")
                 return None
-            candidates, labels = _among_others(candidates.values, rng)
+            candidates, labels = _among_others(candidates.values, valid.histories.take(valid.users[rows]), rng)
+            if candidates.lengths.max() < 2:
+                _say_without(store, "every user of the validation sample has clicked all its other articles")
+                return None
         users, user_rows = np.unique(valid.users[rows], return_inverse=True)
         histories = valid.histories.take(users).tails(max_clicks)
         news = np.unique(np.concatenate([[0], candidates.values, histories.values]))
@@ -97,8 +100,13 @@ class ValidationSample:
         precision: Precision,
         group: ProcessGroup = SINGLE_PROCESS,
         report: Report = silent,
+        *,
+        biases_V: Tensor | None = None,
     ) -> float:
-        """Mean AUC of the sample; ranks share the encoding, in the precision of training."""
+        """Mean AUC of the sample; ranks share the encoding, in the precision of training.
+
+        `biases_V` of all articles, if given, are added to the scores.
+        """
         if model.news.is_user_dependent:
             padded = news.select(torch.from_numpy(np.concatenate([[PAD_NEWS], self.news])))
             pools = np.zeros(len(self.impressions.users), np.int64)
@@ -108,18 +116,20 @@ class ValidationSample:
             return self._mean_auc(scores)
         with precision.autocast():
             news_MD = encode_all(model.news, self.select(news), group, report=report)
-        return self.measure_encoded(model, news_MD)
+        return self.measure_encoded(model, news_MD, biases_V)
 
     def select(self, news: PackedNews) -> PackedNews:
         """Articles of the sample."""
         return news.select(torch.from_numpy(self.news))
 
-    def measure_encoded(self, model: Recommender, news_MD: Tensor) -> float:
+    def measure_encoded(self, model: Recommender, news_MD: Tensor, biases_V: Tensor | None = None) -> float:
         """Mean AUC of the sample, given embeddings of the articles that `select` returns."""
-        news_VD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
-        return self._mean_auc(
-            score_candidates(self.impressions, news_VD.numpy(), history_encoder(model, news_VD, self.user_ids))
-        )
+        padded_MD = torch.nn.functional.pad(news_MD, (0, 0, 1, 0))
+        news, encode_users = padded_MD.numpy(), history_encoder(model, padded_MD, self.user_ids)
+        if biases_V is not None:
+            biases = biases_V.numpy()[np.append(PAD_NEWS, self.news)]
+            news, encode_users = add_biases(news, encode_users, biases)
+        return self._mean_auc(score_candidates(self.impressions, news, encode_users))
 
     def _mean_auc(self, scores: Ragged) -> float:
         return float(np.nanmean(measure_ranking(scores, self.impressions.labels).values["auc"]))
@@ -140,22 +150,31 @@ def _has_both(shown: Impressions) -> NDArray[np.bool]:
     return has_both
 
 
-def _is_click(shown: Impressions) -> NDArray[np.bool]:
-    """Whether each impression is one click on an article with text, and nothing else."""
+def _is_new_click(shown: Impressions) -> NDArray[np.bool]:
+    """Whether each impression is one click on an article with text, new to its user, and nothing else."""
     is_click: NDArray[np.bool] = shown.candidates.lengths == 1
     positions = shown.candidates.offsets[:-1][is_click]
-    is_click[is_click] = (shown.labels[positions] == 1) & (shown.candidates.values[positions] != PAD_NEWS)
+    news = shown.candidates.values[positions]
+    is_known = is_in_history(shown.histories, shown.users[is_click], news)
+    is_click[is_click] = (shown.labels[positions] == 1) & (news != PAD_NEWS) & ~is_known
     return is_click
 
 
-def _among_others(clicks: NDArray[np.integer], rng: np.random.Generator) -> tuple[Ragged, Ragged]:
-    """Candidates and labels: each click, then other articles among all that were clicked."""
+def _among_others(
+    clicks: NDArray[np.integer], histories: Ragged, rng: np.random.Generator
+) -> tuple[Ragged, Ragged]:
+    """Candidates and labels: each click, then some of all articles clicked, less those of the click's history."""
     pool = np.unique(clicks)
     chosen = rng.integers(len(pool) - 1, size=(len(clicks), min(NUM_OTHERS, len(pool) - 1)))
     # The pool contains the click: choose among one less, and skip it.
     others = pool[chosen + (chosen >= np.searchsorted(pool, clicks)[:, None])]
     candidates = np.column_stack([clicks, others])
-    offsets = np.arange(len(clicks) + 1) * candidates.shape[1]
+    rows = np.repeat(np.arange(len(clicks)), candidates.shape[1])
+    is_new = ~is_in_history(histories, rows, candidates.ravel())
+    offsets = offsets_of(np.bincount(rows[is_new], minlength=len(clicks)))
     is_clicked = np.zeros_like(candidates, np.int8)
     is_clicked[:, 0] = 1
-    return Ragged(values=candidates.ravel(), offsets=offsets), Ragged(values=is_clicked.ravel(), offsets=offsets)
+    return (
+        Ragged(values=candidates.ravel()[is_new], offsets=offsets),
+        Ragged(values=is_clicked.ravel()[is_new], offsets=offsets),
+    )

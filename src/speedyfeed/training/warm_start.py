@@ -7,6 +7,8 @@ Weights of the same shape are copied. Embeddings of users, categories and words 
 the names of a later store are others and in another order; new names have their initial rows. Biases of articles
 are copied, too: until they are learned, embeddings learn popularity in their place, which undoes what was learned.
 The optimizer starts anew.
+
+Shapes: V all articles of a store.
 """
 
 import logging
@@ -23,7 +25,7 @@ from speedyfeed.errors import InputError
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.words import WordNewsEncoder
 from speedyfeed.pretrained import Recommender
-from speedyfeed.training.losses import BIAS_SCALE, ClickLoss
+from speedyfeed.training.losses import ClickLoss
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ def take_biases(loss: ClickLoss, news_ids: Sequence[str], catalogue: Catalogue) 
     is_known_V = ~biases_V.isnan()
     if is_known_V.any():
         biases_V = torch.where(is_known_V, biases_V, biases_V[is_known_V].mean())
-        loss.bias_V[1:] = (biases_V * loss.log_scale.exp().cpu() / BIAS_SCALE).to(loss.bias_V)
+        loss.bias_V[1:] = (biases_V * loss.log_scale.exp().cpu()).to(loss.bias_V)
     return int(is_known_V.sum())
 
 

@@ -6,8 +6,8 @@ Each acceleration is a switch: `batch.central`, `batch.autoregressive`, `batch.s
 `cache.gamma` (cache), `batch.mode` (packing), `news.segments` (BusLM), and `prepare --refine`. Without dropout,
 they do not change the loss of a click, except BusLM and refinement, which change the encoded text, and the cache,
 whose rows are some steps old.
-Shapes: B users, L clicks, P prefixes of a history, N negatives, C candidates, M distinct articles, V all articles,
-D embedding width.
+Shapes: B users, L clicks, P prefixes of a history, N negatives, C candidates, M distinct articles, E encoded
+articles, V all articles, D embedding width.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +25,9 @@ from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.models.recommender import RecommenderModule
 from speedyfeed.training.config import LossConfig
-from speedyfeed.training.distributed.partition import PartitionedEncoder, local_users, share_of
+from speedyfeed.training.distributed.partition import PartitionedEncoder, local_users
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from speedyfeed.training.losses import ClickLoss
+from speedyfeed.training.losses import ClickLoss, Share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,3 +186,17 @@ def _pad_to(encoder: NewsModule, news: PackedNews, config: BatchConfig) -> int |
     if config.mode == "packed":
         return None
     return longest if config.size else 0
+
+
+def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Share:
+    """Share of a part in the whole batch, given the weight of clicks with fallback negatives."""
+    (weight, clicks), (all_weight, all_clicks) = (
+        weigh(batch, fallback_negatives_weight) for batch in (part, whole)
+    )
+    return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
+
+
+def weigh(batch: Batch, fallback_negatives_weight: float) -> tuple[float, int]:
+    """Summed weight of the clicks of a batch, and their number."""
+    has_own_negatives = batch.has_own_negatives_BL[batch.targets_BL > 0]
+    return float(np.where(has_own_negatives, 1.0, fallback_negatives_weight).sum()), len(has_own_negatives)

@@ -54,7 +54,8 @@ def refused(splits):
 
 
 def times(*values):
-    return "user_id,item_id,time\n" + "".join(f"U7,N1,{value}\n" for value in values)
+    rows = (f"U7,N{1 + row % 3},{value}\n" for row, value in enumerate(values))
+    return "user_id,item_id,time\n" + "".join(rows)
 
 
 def short(rows):
@@ -116,7 +117,7 @@ def test_the_last_clicks_of_a_user_are_validation_and_test(log, impression_rows)
     assert short(impression_rows(valid)) == [("U7", "N3", "N1 N2")]
     assert short(impression_rows(test)) == [("U7", "N4", "N1 N2 N3")]
     assert train.notes()[0].startswith(
-        "split last: each user's last click is test, the one before it valid; 2 of 3 users have fewer"
+        "split last: each user's last click on a new article is test, the one before it valid; 2 of 3 users have"
     )
 
 
@@ -176,14 +177,14 @@ def test_quotes_newlines_a_byte_order_mark_and_crlf_are_read(log, news_rows):
 
 def test_columns_are_named(log, news_rows, impression_rows):
     items = "doc,kicker,text\nN1,Snow,Much of it.\n"
-    table = "visitor,page,when\nU7,N1,2026-01-01\nU7,N1,2026-01-02\n"
+    table = "visitor,page,when\nU7,N1,2026-01-01\nU7,N2,2026-01-02\n"
     with pytest.raises(InputError, match=r"--columns title=COLUMN|no item column"):
         list(log(items.replace("text", "x"), table)[0].news())
     splits = log(items, table, columns="item=doc,title=kicker, body=text,time=when", split="time")
     assert "interactions.csv: found no item column (columns: visitor, page, when)" in refused(splits)
     train, dev = log(items, table.replace("page", "doc"), columns="item=doc,title=kicker,time=when")
     assert [(row["title"], row["body"]) for row in news_rows(train)] == [("Snow", "Much of it.")]
-    assert short(impression_rows(dev)) == [("U7", "N1", "N1")]
+    assert short(impression_rows(dev)) == [("U7", "N2", "N1")]
 
 
 def test_an_item_column_may_be_named_for_one_table_only(log, impression_rows):
@@ -361,11 +362,11 @@ def test_a_wrong_time_names_its_line(log, values, message):
 def test_ids_written_as_floats_are_whole_numbers(log, news_rows, impression_rows):
     items, table = (
         "id,title\n12,Snow\n13,Ice\n",
-        "user_id,item_id,time\n1.0,12.0,2026-01-01\n2.0,13.0,2026-01-02\n",
+        "user_id,item_id,time\n1.0,12.0,2026-01-01\n1.0,13.0,2026-01-02\n",
     )
     train, dev = log(items, table)
     assert [row["news_id"] for row in news_rows(train)] == ["12", "13"]
-    assert short(impression_rows(train) + impression_rows(dev)) == [("1", "12", ""), ("2", "13", "")]
+    assert short(impression_rows(train) + impression_rows(dev)) == [("1", "12", ""), ("1", "13", "12")]
     assert train.notes()[3:] == (
         "interactions.csv: item ids are all written as 12.0 and read as 12",
         "interactions.csv: user ids are all written as 12.0 and read as 12",
@@ -493,7 +494,7 @@ def test_repeated_rows_are_counted_and_the_newest_text_is_used(log, news_rows, i
 
 
 EVENTS = "user_id,item_id,time,event,weight,page\n" + "".join(
-    f"U7,N1,2026-01-0{day},{event},{weight},x\n"
+    f"U7,N{day},2026-01-0{day},{event},{weight},x\n"
     for day, event, weight in ((1, "view", 1), (2, "click", 2.5), (3, "view", 4), (4, "buy", -1))
 )
 
@@ -551,8 +552,9 @@ def test_a_choice_that_cannot_be_made_is_refused(log, table, options, message):
 
 
 def test_a_split_that_leaves_a_part_empty_is_refused(log):
-    assert "found no user with 3 clicks, expected some for --split last; use --split time" in refused(
-        log(table=times("2026-01-01", "2026-01-02"), split="last")
+    assert (
+        "found no user with 3 clicks on different items, expected some for --split last; use --split time"
+        in refused(log(table=times("2026-01-01", "2026-01-02"), split="last"))
     )
     message = "found times from 2026-01-01 09:00:00 to 2026-01-10 09:00:00, expected some before dev begins at"
     assert message in refused(log(dev_from="2027-01-01"))
@@ -610,3 +612,130 @@ def test_ids_of_many_batches_have_one_numbering(log, monkeypatch):
     assert sum(1 for _ in table.read(["user_id"])) > 2
     ids = clicks.load_ids(table, "user_id")
     assert [ids.distinct[code].as_py() for code in ids.codes] == [user for user, _, _ in CLICKS]
+
+
+LABELS = "user_id,item_id,time,clicked\nU7,N1,2026-01-01,1\nU7,N2,2026-01-01,0\nU8,N1,2026-01-02,0\n"
+LABELS += "U7,N3,2026-01-03,1\nU8,N3,2026-01-04,0\nU8,N2,2026-01-04,1\n"
+
+
+@pytest.mark.parametrize("name", ["is_click", "label", "Clicked"])
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("True", "False")])
+def test_what_was_shown_but_not_clicked_is_no_click(log, impression_rows, name, yes, no):
+    table = LABELS.replace("clicked", name).replace(",1\n", f",{yes}\n").replace(",0\n", f",{no}\n")
+    train, dev = log(table=table)
+    assert short(impression_rows(train)) == [("U7", "N1", ""), ("U7", "N3", "")]
+    assert short(impression_rows(dev)) == [("U8", "N2", "")]
+    assert train.notes()[-1] == (
+        "interactions.csv: shown, not clicked: 3 rows left out; they would be negatives with a column of "
+        "impressions, --columns impression=COLUMN"
+    )
+
+
+def with_impressions(table, numbers):
+    header, *rows = table.splitlines()
+    numbered = (f"{row},{number}" for row, number in zip(rows, numbers, strict=True))
+    return "\n".join([f"{header},impression_id", *numbered]) + "\n"
+
+
+@pytest.mark.parametrize("split", ["time", "last"])
+def test_labels_with_impressions_give_negatives(log, impression_rows, split):
+    rows = "U7,N2,2026-01-05,1\nU7,N1,2026-01-05,1\nU7,N3,2026-01-05,0\nU7,N9,2026-01-06,1\n"
+    table = with_impressions(LABELS + rows, [1, 1, 2, 3, 4, 4, 5, 5, 5, 6])
+    found = [row for one in log(table=table, split=split) for row in impression_rows(one)]
+    assert [(row["user_id"], row["clicked"], row["skipped"]) for row in found] == [
+        ("U7", ["N1"], ["N2"]),
+        *([("U7", ["N3"], []), ("U7", ["N2", "N1"], ["N3"])] if split == "time" else [("U7", ["N3"], [])]),
+        ("U8", ["N2"], ["N3"]),
+        *([("U7", ["N2", "N1"], ["N3"])] if split == "last" else []),
+        ("U7", ["N9"], []),
+    ]
+    assert found[-1]["history"] == ["N1", "N3", "N2", "N1"]
+    notes = log(table=table, split=split)[0].notes()
+    assert any(
+        "shown, not clicked: 4 rows, of which 3 are negatives of clicks of their imp" in one for one in notes
+    )
+
+
+def test_impressions_of_one_row_each_are_none(log, impression_rows):
+    train, dev = log(table=with_impressions(LABELS, range(6)))
+    assert [row["skipped"] for split in (train, dev) for row in impression_rows(split)] == [[], [], []]
+    assert any("shown, not clicked: 3 rows left out" in note for note in train.notes())
+
+
+def test_a_label_is_0_or_1(log, impression_rows):
+    table = LABELS.replace(",0\nU8,N1", ",2\nU8,N1")
+    found = refused(log(table=table))
+    assert "interactions.csv:3: found clicked '2', expected 1 for clicked or 0 for only shown" in found
+    assert "--columns label=none" in found
+    train, dev = log(table=table, columns="label=none")
+    assert len(impression_rows(train) + impression_rows(dev)) == 6
+    assert "found no row that is a click" in refused(log(table=LABELS.replace(",1\n", ",0\n")))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["impression", "view_item_list", "product.shown", "remove_from_cart", "Exposure"]
+)
+def test_events_that_are_no_clicks_need_an_option(log, wrong, impression_rows):
+    found = refused(log(table=EVENTS.replace("buy", wrong)))
+    assert f"found events view 2, click 1, {wrong} 1, expected clicks alone, which {wrong} are not" in found
+    assert "--events view,click" in found
+    train, dev = log(table=EVENTS.replace("buy", wrong), events="view,click")
+    assert len(impression_rows(train) + impression_rows(dev)) == 3
+
+
+def test_a_log_of_one_event_is_fine_whatever_its_name(log, impression_rows):
+    table = EVENTS.replace("view", "impression").replace("click", "impression").replace("buy", "impression")
+    assert [len(impression_rows(split)) for split in log(table=table)] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("ratings", "warns"), [("12345", True), ("45554", False), ("15555", True), ("a1111", False)]
+)
+def test_low_ratings_are_warned_of(log, ratings, warns):
+    rows = (f"U7,N{day % 3},2026-01-0{1 + day},{rating}\n" for day, rating in enumerate(ratings))
+    notes = log(table="user_id,item_id,time,rating\n" + "".join(rows))[0].notes()
+    assert (
+        any(note.startswith("warning: interactions.csv: ") and " rating below 3" in note for note in notes)
+        == warns
+    )
+
+
+NUMBERED = "id,user_id,product,created_at\n" + "".join(f"{n},U7,{1 + n % 3},2026-01-0{n}\n" for n in range(1, 7))
+NUMBERED_ITEMS = "id,title\n1,Snow\n2,Ice\n3,Rain\n"
+
+
+def test_the_number_of_a_row_alone_is_no_item(log, impression_rows):
+    found = refused(log(NUMBERED_ITEMS, NUMBERED))
+    assert "found another id in every row (columns: id, user_id, product, created_at), expected the item" in found
+    assert "--columns clicked=COLUMN" in found
+    splits = log(NUMBERED_ITEMS, NUMBERED, columns="clicked=product")
+    assert [row["clicked"] for split in splits for row in impression_rows(split)][:3] == [["2"], ["3"], ["1"]]
+    train, _ = log(NUMBERED_ITEMS, NUMBERED, columns="clicked=id")
+    assert any(note.startswith("warning: interactions.csv: every click has another id") for note in train.notes())
+
+
+def test_clicks_in_a_row_on_one_item_are_one(log, impression_rows):
+    rows = [("view", 1), ("addtocart", 1), ("buy", 1), ("view", 2), ("view", 1)]
+    table = "user_id,item_id,time,event\n"
+    table += "".join(f"U7,N{item},2026-01-0{1 + day},{event}\n" for day, (event, item) in enumerate(rows))
+    splits = log(table=table)
+    found = [(row["time"].day, *row["clicked"]) for split in splits for row in impression_rows(split)]
+    assert found == [(1, "N1"), (4, "N2"), (5, "N1")]
+    same = "interactions.csv: 2 rows on the item of the user's click before, left out: both are one click"
+    assert same in splits[0].notes()
+
+
+def test_the_last_clicks_on_new_articles_are_held_out(log, impression_rows):
+    items = ["N1", "N2", "N1", "N3", "N1", "N4", "N2", "N1"]
+    table = "user_id,item_id,time\n" + "".join(f"U7,{item},2026-01-0{1 + n}\n" for n, item in enumerate(items))
+    train, valid, test = log(table=table, split="last")
+    assert [row["clicked"] for row in impression_rows(train)] == [["N1"], ["N2"], ["N1"]]
+    assert short(impression_rows(valid)) == [("U7", "N3", "N1 N2 N1")]
+    assert short(impression_rows(test)) == [("U7", "N4", "N1 N2 N1 N3 N1")]
+    assert "split last: 3 later clicks on articles clicked before are in no split" in train.notes()
+
+
+def test_users_of_dev_whom_train_does_not_know_are_warned_of(log):
+    assert not any("users of dev" in note for note in log()[0].notes())
+    train, _ = log(table=TABLE.replace("U8,N3", "U1,N3"))
+    assert "warning: 0 of 1 users of dev have a click in train; with --split last all have" in train.notes()

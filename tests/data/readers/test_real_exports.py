@@ -100,14 +100,16 @@ REVIEW = {
                 ),
                 "Beauty_5.jsonl.gz": lines(REVIEW | {"unixReviewTime": 1369699200, "reviewTime": "05 28, 2013"})
                 * 2
-                + lines(REVIEW | {"unixReviewTime": 1369799200}),
+                + lines(REVIEW | {"reviewerID": "A2", "unixReviewTime": 1369799200}),
             },
             ("B1", "Beauty", "Bath", "Soap", "", ""),
         ),
         (
             {
                 "meta_Beauty.json.gz": "{'asin': 'B1', 'title': \"Soap\", 'description': ['Mild.', 'Red.']}\n",
-                "Beauty.json.gz": "".join(lines(REVIEW | {"unixReviewTime": 1369699200 + day}) for day in (0, 1)),
+                "Beauty.json.gz": "".join(
+                    lines(REVIEW | {"reviewerID": f"A{day}", "unixReviewTime": 1369699199 + day}) for day in (1, 2)
+                ),
             },
             ("B1", "", "", "Soap", "Mild. Red.", ""),
         ),
@@ -124,10 +126,10 @@ REVIEW = {
                 ),
                 "All_Beauty.jsonl": "".join(
                     lines(
-                        {"user_id": "A1", "asin": "X", "parent_asin": "B1", "title": "Fine", "text": "Good"}
-                        | {"timestamp": 1369699200000 + day, "images": [{"small": "x"}]}
+                        {"user_id": f"A{day}", "asin": "X", "parent_asin": "B1", "title": "Fine", "text": "Good"}
+                        | {"timestamp": 1369699199999 + day, "images": [{"small": "x"}]}
                     )
-                    for day in (0, 1)
+                    for day in (1, 2)
                 ),
             },
             ("B1", "All Beauty", "", "Soap", "", ""),
@@ -137,8 +139,8 @@ REVIEW = {
 def test_reviews_with_metadata(read, files, expected):
     news, clicks, _ = read(files)
     assert news == [expected]
-    assert [(user, item) for user, item, _ in clicks] == [("A1", "B1")] * 2
-    assert clicks[0][2] == "2013-05-28T00:00:00"
+    assert [(user, item) for user, item, _ in clicks] == [("A1", "B1"), ("A2", "B1")]
+    assert clicks[0][2][:10] == "2013-05-28"
 
 
 def test_an_index_column_and_a_column_without_a_name_are_not_read(read):
@@ -155,9 +157,9 @@ def test_an_index_column_and_a_column_without_a_name_are_not_read(read):
 
 def test_events_of_visitors(read):
     header = "timestamp,visitorid,event,itemid,transactionid\n"
-    events = header + "1433221332117,257,view,1,\n1433224214164,257,addtocart,1,\n"
+    events = header + "1433221332117,257,view,1,\n1433224214164,258,addtocart,1,\n"
     _, clicks, notes = read({"events.csv": events, "items.csv": "itemid,title\n1,Snow\n"})
-    assert clicks == [("257", "1", "2015-06-02T05:02:12.117000"), ("257", "1", "2015-06-02T05:50:14.164000")]
+    assert clicks == [("257", "1", "2015-06-02T05:02:12.117000"), ("258", "1", "2015-06-02T05:50:14.164000")]
     assert "events.csv: events view 1, addtocart 1; all are clicks, --events chooses some of them" in notes
 
 
@@ -166,6 +168,11 @@ def test_the_separator_is_that_of_the_header(read, separator):
     items = '\nitem_id,title,category\nN1,"Snow; much\t| of it",weather\n'.replace(",", separator)
     news, *_ = read({"items.csv": items, "clicks.csv": CLICKS.replace(",", separator)})
     assert news == [("N1", "weather", "", "Snow; much\t| of it", "", "")]
+
+
+def test_a_header_in_latin_1_needs_its_name_too(read):
+    with pytest.raises(InputError, match=r"items.csv: found bytes that are no UTF-8, .* as --charset latin-1"):
+        read({"items.csv": "item\xe9id,title\n1,x\n".encode("latin-1"), "interactions.csv": CLICKS})
 
 
 def test_latin_1_needs_its_name_and_utf_16_does_not(read):
@@ -270,7 +277,7 @@ def test_dates_that_do_not_tell_day_from_month_need_an_option(read):
 def test_without_times_the_order_of_the_rows_stands_in(read):
     files = {
         "books.csv": "book_id,authors,original_title,title\n1,Ann,The Snow,Snow\n2,Bob,Ice,Ice\n",
-        "ratings.csv": "user_id,book_id,rating\n7,2,5\n8,1,3\n7,1,4\n",
+        "ratings.csv": "user_id,book_id,rating\n7,2,5\n8,1,3\n7,3,4\n7,1,4\n",
         "to_read.csv": "user_id,book_id\n7,2\n",
     }
     with pytest.raises(
@@ -279,8 +286,13 @@ def test_without_times_the_order_of_the_rows_stands_in(read):
         read(files)
     news, clicks, notes = read(files, columns="time=none")
     assert [title for *_, title, _, _ in news] == ["Snow", "Ice"]
-    assert [(user, item) for user, item, _ in clicks] == [("7", "2"), ("8", "1"), ("7", "1")]
-    assert notes[0] == "split by the order of the rows, without times: dev has the last 33.3%"
+    assert [(user, item) for user, item, _ in clicks] == [("7", "2"), ("8", "1"), ("7", "3"), ("7", "1")]
+    assert notes[0].startswith(
+        "split last, because the order of the rows tells it without times: each user's last"
+    )
+    _, clicks, notes = read(files, columns="time=none", split="time")
+    assert [(user, item) for user, item, _ in clicks] == [("7", "2"), ("7", "3"), ("8", "1"), ("7", "1")]
+    assert notes[0] == "split by the order of the rows, without times: dev has the last 25.0% of the interactions"
     with pytest.raises(InputError, match="--dev-from: found with --columns time=none"):
         read(files, columns="time=none", dev_from="2026-01-01")
 
@@ -334,11 +346,11 @@ def test_tables_without_a_text_say_what_is_missing(read):
 def test_ids_of_an_unknown_name_are_those_that_both_tables_have(read):
     files = {
         "shared.csv": "timestamp,eventType,pageId,authorId,title\n1,a,-5,9,Snow\n",
-        "views.csv": "timestamp,eventType,pageId,personId\n1465413032,VIEW,-5,-8\n1465413033,LIKE,-5,-8\n",
+        "views.csv": "timestamp,eventType,pageId,personId\n1465413032,VIEW,-5,-8\n1465413033,LIKE,-5,-9\n",
     }
     news, clicks, _ = read(files)
     assert news[0][0] == "-5"
-    assert [(user, item) for user, item, _ in clicks] == [("-8", "-5")] * 2
+    assert [(user, item) for user, item, _ in clicks] == [("-8", "-5"), ("-9", "-5")]
 
 
 BROKEN = (
@@ -412,6 +424,14 @@ def test_parts_with_other_columns_are_refused(read):
         read(files, tables="items=products.csv,interactions=?.csv*")
 
 
+def test_posts_and_views_of_a_weblog(read):
+    posts = "ID,post_date,post_title,post_content,post_status\n7,2013-01-01,Snow,<p>Much</p>,publish\n"
+    views = "id,post_id,user_id,viewed_at\n1,7,U1,2013-01-02\n2,7,U2,2013-01-03\n"
+    news, clicks, _ = read({"posts.csv": posts, "views.csv": views})
+    assert news == [("7", "", "", "Snow", "", "<p>Much</p>")]
+    assert [(user, item) for user, item, _ in clicks] == [("U1", "7"), ("U2", "7")]
+
+
 def test_files_beside_the_tables_are_named(read):
     files = {
         "products.csv": PRODUCTS,
@@ -475,6 +495,20 @@ def test_lists_of_json_are_read_and_broken_ones_name_the_line(read):
     for broken in (items[:-1], items.replace("},", "}"), items.replace('"Soap"', "Soap")):
         with pytest.raises(InputError, match=r"items.json:\d+: found a JSON list with .* correct it, or export"):
             read({"items.json": broken, "clicks.json": rows})
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("clicks.csv", {"items.csv": ITEMS, "clicks.csv": "U7,N1,2026-01-01\nU7,N2,2026-01-02\n"}),
+        ("items.csv", {"items.csv": "N1,Snow\nN2,Ice\n", "clicks.csv": CLICKS}),
+    ],
+)
+def test_a_table_of_a_usual_name_without_a_header_is_named(read, name, files):
+    with pytest.raises(
+        InputError, match=rf"{name}: found no item column .* if the first line is no header, put one"
+    ):
+        read(files)
 
 
 def test_a_first_row_in_place_of_a_header_is_named(read):

@@ -16,11 +16,11 @@ from speedyfeed.training.distributed.partition import (
     balanced_partition,
     encode_all,
     local_users,
-    share_of,
 )
 from speedyfeed.training.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.trainer import Trainer
+from speedyfeed.training.workflow import share_of
 from tests.training.distributed.processes import run_ranks
 
 

@@ -49,10 +49,13 @@ MADE_HERE = {"a prepared store": ("manifest.json", "news"), "a training run": ("
 """What this program makes, and the names by which it is told from logs."""
 
 
-def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | None = None) -> Logs:
+def open_logs(
+    folder: Path, format: str | None = None, options: ReaderOptions | None = None, *, is_whole: bool = False
+) -> Logs:
     """Open all splits of a folder of logs, in the order train, valid, dev, test; None recognises the format.
 
-    Options are for logs of interactions; other formats have no use for them.
+    Options are for logs of interactions; other formats have no use for them. With `is_whole`, such a log is not
+    split: all of it is to be ranked.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: found no such folder, expected a folder of logs; check the path")
@@ -62,6 +65,10 @@ def open_logs(folder: Path, format: str | None = None, options: ReaderOptions | 
         raise InputError(f"format {format!r}: found no such format, expected {_expected()}; choose one of them")
     if format == "interactions":
         options = options or ReaderOptions()
+        if is_whole:
+            options = replace(options, split=None, dev_from=None)
+            return Logs(format=format, splits=interactions.open_whole(folder, options), options=options)
+        options = replace(options, split=options.split_by)
         return Logs(format=format, splits=interactions.open_splits(folder, options), options=options)
     return Logs(format=format, splits=READERS[format].open_splits(folder))
 
@@ -77,9 +84,9 @@ def open_split(
     """Open one split to rank, preceded by the train split if there is one, which may hold its histories.
 
     The split is `split`, or the first preferred one that exists. A folder that is itself a split may have any
-    name.
+    name; so may a log of interactions, which is one split here, however the options split it to train.
     """
-    logs = open_logs(folder, format, options)
+    logs = open_logs(folder, format, options, is_whole=True)
     if len(logs.splits) == 1 and not find_splits(folder):
         own = logs.splits[0].name
         name = split or (own if own in TO_RANK else prefer[0])

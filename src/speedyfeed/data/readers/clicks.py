@@ -1,13 +1,14 @@
-"""All interactions of a log in memory: ids as numbers, sorted by user and time.
+"""All clicks of a log in memory: ids as numbers, sorted by user and time, in impressions.
 
     U7,N5,10:00                 user_C  0  0  1        users  U7, U8
     U8,N3,09:00       ->        item_C  1  0  1        items  N5, N3
     U7,N3,09:30                 time_C  09:30 10:00 09:00
 
-Shape letters: C clicks of the log.
+An impression is one click, or the clicks and negatives that a log with labels and ids of impressions tells.
+
+Shapes: C clicks of the log, I impressions.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,13 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from speedyfeed.data.reader_options import ReaderOptions
+from speedyfeed.data.readers.choice import Choice
 from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.readers.times import TimeColumn, row_times
-from speedyfeed.errors import InputError
+from speedyfeed.ragged import Ragged, offsets_of
 
+MANY_CLICKS = 5
+"""Number of clicks from which as many items are odd."""
 _WHOLE = r"^-?\d+\.0$"
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_SHOWN_EVENTS = 8
 _NO_IDS = pa.array(["", "NA", "N/A", "<NA>", "NaN", "nan", "NULL", "null", "None", "\\N"])
 """What stands for a missing id in exports of databases, pandas and R."""
 
@@ -42,7 +44,7 @@ class Ids:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clicks:
-    """Interactions sorted by user and time; those of one time are in the order of the file."""
+    """Clicks sorted by user and time; those of one time are in the order of the file."""
 
     users: Ids
     """User of each click."""
@@ -50,102 +52,73 @@ class Clicks:
     """Item of each click."""
     time_C: NDArray[np.int64]
     """Microseconds since 1970 of each click."""
+    bounds_I: NDArray[np.int64]
+    """Position of the first click of each impression, and the number of all clicks; without impressions in the
+    log, each click is one."""
+    skipped: Ragged | None
+    """Items that each impression showed and the user did not click; None where the log does not tell."""
+    num_shown: int
+    """Interactions that are no clicks because their label is 0."""
     num_repeated: int
-    """Interactions left out because user, item and time are those of an earlier row."""
+    """Interactions left out because user, item and time, or the impression, are those of an earlier row."""
+    num_again: int
+    """Clicks left out because the user's click before is on the same item."""
     notes: tuple[str, ...]
     """Statements about events and weights, for the summary."""
     first_C: NDArray[np.int64]
     """Position of the first click of the user of each click."""
-    remaining_C: NDArray[np.int64]
-    """Number of later clicks of the user of each click."""
+
+    @property
+    def are_all_distinct(self) -> bool:
+        """Whether every one of several clicks is on another item, as if items were numbers of the rows."""
+        num_items = len(np.unique(self.items.codes))
+        return num_items == len(self.items.codes) >= MANY_CLICKS
 
 
 def load_clicks(table: PartedTable, columns: Mapping[str, str], options: ReaderOptions) -> Clicks:
     """Load the interactions of a table by the columns of their meanings; repeated ones are left out.
 
     Without a column of times, the order of the rows stands in for them. Rows of other events than those of the
-    options, or of a smaller weight, are no clicks.
+    options, or of a smaller weight, are no clicks, and neither are those with label 0: they are the negatives of
+    the clicks of the same impression, where the table has a column of impressions.
     """
     times = TimeColumn(table, options.dates)
-    choice = _Choice(table, columns, options)
+    choice = Choice(table, columns, options)
     users: list[pa.DictionaryArray] = []
     items: list[pa.DictionaryArray] = []
+    impressions: list[pa.DictionaryArray] = []
     micros: list[NDArray[np.int64]] = []
     keeps: list[NDArray[np.bool_]] = []
+    labels: list[NDArray[np.bool_]] = []
     num_rows = 0
-    roles = [role for role in ("user", "item", "time", "event", "weight") if role in columns]
-    for batch in table.read([columns[role] for role in roles]):
-        found = dict(zip(roles, batch.columns, strict=True))
+    for batch in table.read(list(columns.values())):
+        found = dict(zip(columns, batch.columns, strict=True))
         users.append(_encode(table, columns["user"], found["user"], num_rows))
         items.append(_encode(table, columns["item"], found["item"], num_rows))
-        is_time = np.ones(len(batch), np.bool_)
+        is_read = np.ones(len(batch), np.bool_)
         if "time" in found:
-            time, is_time = times.parse(found["time"], num_rows)
+            time, is_read = times.parse(found["time"], num_rows)
         else:
             time = row_times(num_rows, len(batch))
+        if "label" in found:
+            is_clicked, is_label = choice.read_labels(found["label"], num_rows)
+            labels.append(is_clicked)
+            is_read = is_read & is_label
+        if "impression" in found:
+            impressions.append(_encode(table, columns["impression"], found["impression"], num_rows))
         micros.append(time)
-        keeps.append(is_time & choice.choose(found, num_rows))
+        keeps.append(is_read & choice.choose(found, num_rows))
         num_rows += len(batch)
     notes = choice.describe()
-    return _sort(_join(users), _join(items), np.concatenate(micros), np.concatenate(keeps), notes)
-
-
-class _Choice:
-    """Which rows of a table are clicks, by their event and their weight."""
-
-    def __init__(self, table: PartedTable, columns: Mapping[str, str], options: ReaderOptions) -> None:
-        self._table, self._columns = table, columns
-        self._events, self._min_weight = options.event_names(), options.min_weight
-        self._num_events: Counter[str] = Counter()
-        self._num_light = 0
-        for role, option in (("event", self._events), ("weight", self._min_weight)):
-            if option not in ((), None) and role not in columns:
-                flag = {"event": "--events", "weight": "--min-weight"}[role]
-                raise InputError(
-                    f"{table.path}: found no {role} column (columns: {', '.join(table.names)}), expected one for "
-                    f"{flag}; say which is meant with --columns {role}=COLUMN, or leave {flag} out"
-                )
-
-    def choose(self, found: Mapping[str, pa.Array], first_row: int) -> NDArray[np.bool_]:
-        """Whether each row of a batch is a click."""
-        is_click = np.ones(len(found["user"]), np.bool_)
-        if "event" in found:
-            events = found["event"].cast(pa.string()).fill_null("")
-            for count in pc.value_counts(events).to_pylist():
-                self._num_events[count["values"]] += count["counts"]
-            if self._events:
-                is_click &= np.isin(events.to_numpy(zero_copy_only=False), self._events)
-        if self._min_weight is not None:
-            text = found["weight"].cast(pa.string()).fill_null("")
-            is_number = pc.match_substring_regex(text, _NUMBER)
-            column = self._columns["weight"]
-            self._table.check(is_number, first_row, f"a {column} that is no number", "a number", "correct it")
-            weights = pc.if_else(is_number, text, "-inf").cast(pa.float64()).to_numpy(zero_copy_only=False)
-            self._num_light += int((weights < self._min_weight).sum())
-            is_click &= weights >= self._min_weight
-        return is_click
-
-    def describe(self) -> tuple[str, ...]:
-        """What was chosen, for the summary; refuses a choice that leaves no row."""
-        notes = []
-        counts = self._num_events.most_common()
-        shown = ", ".join(f"{name or 'none'} {count:,}" for name, count in counts[:_SHOWN_EVENTS])
-        shown += ", ..." if len(counts) > _SHOWN_EVENTS else ""
-        name = self._table.name
-        if self._events:
-            if not any(event in self._num_events for event in self._events):
-                raise InputError(
-                    f"--events {','.join(self._events)}: found events {shown} in {self._table.path}, expected "
-                    "some of those asked for; correct it"
-                )
-            num_left = sum(count for event, count in counts if event not in self._events)
-            notes.append(f"{name}: events {shown}; {num_left:,} rows of other events than --events left out")
-        elif counts:
-            notes.append(f"{name}: events {shown}; all are clicks, --events chooses some of them")
-        if self._min_weight is not None:
-            column = self._columns["weight"]
-            notes.append(f"{name}: {self._num_light:,} rows with a {column} below {self._min_weight:g} left out")
-        return tuple(notes)
+    keep = np.concatenate(keeps)
+    rows = _Rows(
+        users=_join(users),
+        items=_join(items),
+        time=np.concatenate(micros),
+        is_click=np.concatenate(labels) if labels else np.ones(len(keep), np.bool_),
+        impression=_join(impressions).codes if impressions else None,
+    )
+    return _sort(rows, keep, notes)
 
 
 def load_ids(table: PartedTable, column: str) -> Ids:
@@ -163,35 +136,110 @@ def without_zeros(ids: pa.StringArray) -> pa.StringArray:
     return pc.utf8_slice_codeunits(ids, 0, -2)
 
 
-def _sort(
-    users: Ids, items: Ids, time_C: NDArray[np.int64], keep_C: NDArray[np.bool_], notes: tuple[str, ...]
-) -> Clicks:
-    rows = np.flatnonzero(keep_C & (users.codes >= 0) & (items.codes >= 0))
-    is_first = _is_first(users.codes[rows], items.codes[rows], time_C[rows])
-    num_repeated, rows = int((~is_first).sum()), rows[is_first]
-    user_C, item_C, time_C = users.codes[rows], items.codes[rows], time_C[rows]
-    order = np.lexsort((time_C, user_C))
-    user_C = user_C[order]
-    first_C = np.searchsorted(user_C, user_C)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """Columns of all rows of a table, in the order of the file."""
+
+    users: Ids
+    items: Ids
+    time: NDArray[np.int64]
+    is_click: NDArray[np.bool_]
+    impression: NDArray[np.int64] | None
+    """Number of the impression of each row; None where the table does not tell it, or has no labels."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chosen:
+    """Rows of the table that are clicks, sorted by user, time and impression, and what lies beside them."""
+
+    rows_C: NDArray[np.int64]
+    time_C: NDArray[np.int64]
+    bounds_I: NDArray[np.int64]
+    skipped: Ragged | None = None
+    num_repeated: int
+    num_again: int = 0
+
+
+def _sort(table: _Rows, keep: NDArray[np.bool_], notes: tuple[str, ...]) -> Clicks:
+    """Sort the rows that are kept into impressions: those that the table tells, or each click alone."""
+    users, items = table.users, table.items
+    keep = keep & (users.codes >= 0) & (items.codes >= 0)
+    chosen = _with_skipped(table, keep) or _alone(table, keep)
+    user_C = users.codes[chosen.rows_C]
     return Clicks(
         users=Ids(codes=user_C, distinct=users.distinct, were_floats=users.were_floats),
-        items=Ids(codes=item_C[order], distinct=items.distinct, were_floats=items.were_floats),
-        time_C=time_C[order],
-        num_repeated=num_repeated,
+        items=Ids(codes=items.codes[chosen.rows_C], distinct=items.distinct, were_floats=items.were_floats),
+        time_C=chosen.time_C,
+        bounds_I=chosen.bounds_I,
+        skipped=chosen.skipped,
+        num_shown=int((keep & ~table.is_click).sum()),
+        num_repeated=chosen.num_repeated,
+        num_again=chosen.num_again,
         notes=notes,
-        first_C=first_C,
-        remaining_C=np.searchsorted(user_C, user_C, side="right") - 1 - np.arange(len(user_C)),
+        first_C=np.searchsorted(user_C, user_C),
     )
 
 
-def _is_first(*keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _alone(table: _Rows, keep: NDArray[np.bool_]) -> _Chosen:
+    """Each click as an impression of its own; of a user's clicks in a row on one item the first."""
+    rows = np.flatnonzero(keep & table.is_click)
+    users, items = table.users.codes, table.items.codes
+    is_new = is_first(users[rows], items[rows], table.time[rows])
+    num_repeated, rows = int((~is_new).sum()), rows[is_new]
+    rows = rows[np.lexsort((table.time[rows], users[rows]))]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (users[rows][1:] != users[rows][:-1]) | (items[rows][1:] != items[rows][:-1])
+    num_again, rows = int((~is_new).sum()), rows[is_new]
+    return _Chosen(
+        rows_C=rows,
+        time_C=table.time[rows],
+        bounds_I=np.arange(len(rows) + 1),
+        num_repeated=num_repeated,
+        num_again=num_again,
+    )
+
+
+def _with_skipped(table: _Rows, keep: NDArray[np.bool_]) -> _Chosen | None:
+    """Clicks and negatives by the impressions that the table tells; None where it tells none that has both.
+
+    An impression begins with its first row, and has a click: others are left out.
+    """
+    if table.impression is None:
+        return None
+    rows = np.flatnonzero(keep & (table.impression >= 0))
+    users, is_click = table.users.codes[rows], table.is_click[rows]
+    key = users * (table.impression.max() + 1) + table.impression[rows]
+    impression = np.unique(key, return_inverse=True)[1]  # by user, then in the order of the file
+    has_click, has_skipped = (np.bincount(impression, weights=one) > 0 for one in (is_click, ~is_click))
+    if not (has_click & has_skipped).any():
+        return None
+    begin = np.full(len(has_click), np.iinfo(np.int64).max)
+    np.minimum.at(begin, impression, table.time[rows])
+    is_new = is_first(impression, table.items.codes[rows], is_click.astype(np.int64))
+    use = np.flatnonzero(is_new & has_click[impression])
+    use = use[np.lexsort((impression[use], begin[impression[use]], users[use]))]
+    rows, impression, is_click = rows[use], impression[use], is_click[use]
+    number = np.cumsum(np.diff(impression, prepend=impression[0]) != 0)
+    bounds_I, offsets = (
+        offsets_of(np.bincount(number[one], minlength=number[-1] + 1)) for one in (is_click, ~is_click)
+    )
+    return _Chosen(
+        rows_C=rows[is_click],
+        time_C=begin[impression[is_click]],
+        bounds_I=bounds_I,
+        skipped=Ragged(values=table.items.codes[rows[~is_click]], offsets=offsets),
+        num_repeated=int((~is_new).sum()),
+    )
+
+
+def is_first(*keys: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether no earlier row has the same keys."""
     order = np.lexsort(keys)  # stable, so equal rows stay in the order of the file
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    is_first = np.zeros(len(order), np.bool_)
-    is_first[order[is_new]] = True
-    return is_first
+    in_order = np.zeros(len(order), np.bool_)
+    in_order[order[is_new]] = True
+    return in_order
 
 
 def _encode(table: PartedTable, column: str, ids: pa.StringArray, first_row: int) -> pa.DictionaryArray:

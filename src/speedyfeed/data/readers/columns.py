@@ -19,13 +19,13 @@ def read_columns(path: Path, schema: pa.Schema, defaults: Mapping[str, Any]) -> 
     """Read the columns of `schema` in its types; only a column with a default may be absent or null."""
     with open_parquet(path) as file:
         present = [field.name for field in schema if _is_present(path, field, file.schema_arrow, defaults)]
-        if not file.metadata.num_rows:
-            raise InputError(f"{path}: found no rows, expected at least one; export the table again")
         start = 0
         for batch in read_batches(path, file, columns=present):
             columns = [_column(path, start, batch, field, defaults) for field in schema]
             yield pa.record_batch(columns, schema=schema)
             start += len(batch)
+        if not start:  # whatever a damaged footer says
+            raise InputError(f"{path}: found no rows, expected at least one; export the table again")
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from speedyfeed.data.reader_options import NO_TIME, TABLES, ReaderOptions
+from speedyfeed.data.reader_options import NO_COLUMN, TABLES, ReaderOptions
 from speedyfeed.data.readers.headed import KINDS, HeadedTable
 from speedyfeed.data.readers.parted import PartedTable
-from speedyfeed.data.readers.roles import find_roles, has_title, has_user, has_weight
+from speedyfeed.data.readers.roles import find_roles, has_title, has_user, has_weight, may_lack_header
 from speedyfeed.errors import InputError
 
 FILES = (
@@ -72,7 +72,7 @@ def _find_by_columns(folder: Path, known: Mapping[str, PartedTable], options: Re
     tables = _open_all(folder, options)
     items, interactions = ([known[table]] if table in known else tables for table in TABLES)
     named = options.column_names()
-    untimed = {**named, "time": NO_TIME}  # the reader then says that a time is missing
+    untimed = {**named, "time": NO_COLUMN}  # the reader then says that a time is missing
     two = [{"items": one, "interactions": other} for one in items for other in interactions]
     two = [pair for pair in two if not set(pair["items"].paths) & set(pair["interactions"].paths)]
     for columns in (named, untimed):
@@ -141,7 +141,7 @@ def _several(folder: Path, pairs: list[Pair]) -> InputError:
 def _nothing(folder: Path, known: Mapping[str, PartedTable], tables: Sequence[PartedTable]) -> InputError:
     shown = "; ".join(f"{table.name} ({_few(table.names)})" for table in tables) or "none"
     missing = " and ".join(table for table in TABLES if table not in known)
-    without = [table.path.name for table in tables if any(re.fullmatch(r"-?[\d.]+", name) for name in table.names)]
+    without = [table.path.name for table in tables if may_lack_header(table)]
     hint = f"; if the first line of {without[0]} is no header, put one before it" if without else ""
     return InputError(
         f"{folder}: found no table of {missing} among {shown}, expected one with item and title, abstract or "

@@ -216,11 +216,11 @@ class HeadedTable:
                 for batch in pcsv.open_csv(stream, reading, parsing, converting):
                     yield batch
                     num_rows += len(batch)
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
                 self._explain(error, invalid)
         self._check_quotes(num_rows)
 
-    def _explain(self, error: pa.ArrowInvalid, invalid: list[pcsv.InvalidRow]) -> NoReturn:
+    def _explain(self, error: pa.ArrowException, invalid: list[pcsv.InvalidRow]) -> NoReturn:
         """Turn an error of the CSV parser into one that names the line."""
         number = re.search(r"Row #(\d+)", str(error))
         where = self.locate(int(number[1]) - 2) if number else str(self.path)  # Arrow counts the header as row 1
@@ -235,7 +235,7 @@ class HeadedTable:
         if "straddling" in str(error):  # a row longer than a block
             deque(self._lines_of_rows(), maxlen=0)
             raise self._too_long(str(self.path)) from None
-        if "UTF8" in str(error):
+        if "UTF8" in str(error) or "\ufffd" in "".join(self.names):
             raise InputError(
                 f"{where}: found bytes that are no UTF-8, expected UTF-8; save the file as UTF-8, or give its "
                 "encoding, as --charset latin-1"

@@ -10,7 +10,7 @@ item the one that both tables have is meant.
 import re
 from collections.abc import Mapping, Sequence
 
-from speedyfeed.data.reader_options import NO_TIME
+from speedyfeed.data.reader_options import NO_COLUMN
 from speedyfeed.data.readers.parted import PartedTable
 from speedyfeed.data.tables import FIELDS
 from speedyfeed.errors import InputError
@@ -36,6 +36,8 @@ USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "subcategory": ("subcategory",),
     "event": (),
     "weight": (),
+    "label": (),
+    "impression": (),
 }
 """Usual names of each meaning; case, and all but letters and digits, do not matter."""
 
@@ -57,7 +59,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "title": (
         *("prod_name", "product_name", "item_name", "product_title", "article_title", "news_title"),
-        *("book_title", "movie_title", "original_title", "page_title", "app_name", "track_name"),
+        *("book_title", "movie_title", "original_title", "page_title", "post_title", "app_name", "track_name"),
     ),
     "abstract": (
         *("detail_desc", "short_description", "product_description", "overview", "lead", "teaser", "excerpt"),
@@ -70,6 +72,7 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
         "article_text",
         "article_body",
         "article_content",
+        "post_content",
         "features",
         "feature",
     ),
@@ -78,17 +81,21 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
         *("product_category", "department", "category_code", "category_id"),
     ),
     "subcategory": ("product_type_name", "subcategory_name"),
-    "event": ("event", "event_type", "action", "behavior", "behavior_type", "interaction_type"),
+    "event": ("event", "event_type", "event_name", "action", "behavior", "behavior_type", "interaction_type"),
     "weight": ("weight", "rating", "stars", "overall", "score"),
+    "label": ("clicked", "is_clicked", "click", "is_click", "label"),
+    "impression": ("impression_id", "imp_id", "impr_id", "request_id", "page_view_id", "pageview_id"),
 }
 """Names of each meaning where no usual one is there; the first that a table has is meant."""
 
 _TIME_ENDING = re.compile(r"(time|date|timestamp|_at|_ts)$|[a-z]At$", re.IGNORECASE)
 """Ends of the names of times, which the only column with one is where no known name is there."""
 
-INTERACTION_ROLES = ("user", "item", "time", "event", "weight")
+INTERACTION_ROLES = ("user", "item", "time", "event", "weight", "label", "impression")
 CLICKED = "clicked"
 """Meaning of the item's column in the interactions, where it has another name than in the items."""
+OPTIONAL_ROLES = ("time", "label")
+"""Meanings that `--columns MEANING=none` says no column has."""
 ITEM_ROLES = ("item", "title", "abstract", "body", "category", "subcategory")
 
 
@@ -97,19 +104,21 @@ def find_roles(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find the columns of both tables by meaning; `named` are those of `--columns`.
 
-    The interactions have no time where `--columns time=none` says so.
+    The interactions have no time where `--columns time=none` says so, and impressions only beside a label.
     """
     _check_named(items, interactions, named)
     item, item_of_click = _find_items(items, interactions, named)
     item_columns = _find(items, ITEM_ROLES, named) | {"item": item}
     columns = _find(interactions, INTERACTION_ROLES, named) | {"item": item_of_click}
+    if "label" not in columns:
+        columns.pop("impression", None)
     if "title" not in item_columns and "abstract" in item_columns and "abstract" not in named:
         item_columns["title"] = item_columns.pop("abstract")  # an article is shown by its title
     if not set(FIELDS) & set(item_columns):
         names = ", ".join(name for field in FIELDS for name in USUAL_NAMES[field])
         raise _error(items, "no column of text", f"at least one of {names}", "--columns title=COLUMN")
     for role in ("user", "time"):
-        if role not in columns and not (role == "time" and named.get(role) == NO_TIME):
+        if role not in columns and not (role == "time" and named.get(role) == NO_COLUMN):
             raise _missing(interactions, role)
     return _in_order(item_columns, ITEM_ROLES), _in_order(columns, INTERACTION_ROLES)
 
@@ -130,6 +139,14 @@ def has_weight(table: PartedTable) -> bool:
     return bool(_others(table, "weight"))
 
 
+def may_lack_header(table: PartedTable) -> bool:
+    """Whether the first line of a CSV or TSV file has none of the known names of columns, and may be a row."""
+    names = {plain(name) for name in table.names}
+    by_role = (*USUAL_NAMES.values(), *OTHER_NAMES.values())
+    known = {plain(name) for some in by_role for name in some}
+    return bool(names) and not names & known and bool({".csv", ".tsv"} & set(table.path.suffixes))
+
+
 def plain(name: str) -> str:
     """A name without case and without anything but letters and digits."""
     return re.sub(r"[\W_]", "", name).lower()
@@ -145,7 +162,7 @@ def _check_named(items: PartedTable, interactions: PartedTable, named: Mapping[s
         ]
         if role == "item" and len(tables) == 1:
             continue  # the other table may call it otherwise
-        if role == "time" and name == NO_TIME:
+        if role in OPTIONAL_ROLES and name == NO_COLUMN:
             continue
         for table in tables:
             raise _error(table, f"no column {name}", f"the column of --columns {role}={name}")
@@ -155,7 +172,7 @@ def _find(table: PartedTable, roles: Sequence[str], named: Mapping[str, str]) ->
     """Columns of a table by meaning, all but the item."""
     found: dict[str, str] = {}
     for role in roles:
-        if role == "item" or (role == "time" and named.get(role) == NO_TIME):
+        if role == "item" or (role in OPTIONAL_ROLES and named.get(role) == NO_COLUMN):
             continue
         if named.get(role) in table.names:
             found[role] = named[role]
@@ -204,8 +221,9 @@ def _item_columns(table: PartedTable, named: Mapping[str, str]) -> list[str]:
         ]
         if alike:
             return alike
-    usual = [name for name in _candidates(table, "item") if name not in named.values()]
-    return usual or [name for name in _others(table, "item") if name not in named.values()][:1]
+    taken = {name for role, name in named.items() if role != CLICKED}  # a column of the other table
+    usual = [name for name in _candidates(table, "item") if name not in taken]
+    return usual or [name for name in _others(table, "item") if name not in taken][:1]
 
 
 def _in_order(columns: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
@@ -226,8 +244,8 @@ def _others(table: PartedTable, role: str) -> list[str]:
 def _missing(table: PartedTable, role: str) -> InputError:
     options = f"--columns {role}=COLUMN"
     if role == "time":
-        options += f", or --columns time={NO_TIME} for the order of the rows"
-    if any(re.fullmatch(r"-?[\d.]+", name) for name in table.names):
+        options += f", or --columns time={NO_COLUMN} for the order of the rows"
+    if may_lack_header(table):
         options += "; if the first line is no header, put one before it"
     return _error(table, f"no {role} column", f"one of {', '.join(USUAL_NAMES[role])}", options)
 

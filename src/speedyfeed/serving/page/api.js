@@ -2,6 +2,7 @@
 // message can be shown.
 
 const TOKEN_KEY = "speedyfeed-token";
+export const MAX_K = 200; // the longest list and history that the service takes
 
 export class Unauthorized extends Error {}
 

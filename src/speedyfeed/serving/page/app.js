@@ -1,7 +1,7 @@
 // The page: its state, what it shows, and what happens on a click.
 
-import { Unauthorized, curlOf, requests, send } from "./api.js";
-import { $, announce, copyButton, element, setTopics } from "./elements.js";
+import { MAX_K, Unauthorized, curlOf, requests, send } from "./api.js";
+import { $, announce, copyButton, element, nameOf, setTopics } from "./elements.js";
 import { drawNews, drawUser } from "./map.js";
 import { askToken, openPublishing, setUpPublishing } from "./publish.js";
 import { drawHistory, drawKeeping, feedbackFor, isShared, keepsClicks, linkTo, loadHistory, setUpKeeping, stories, withClick } from "./reading.js";
@@ -9,7 +9,6 @@ import { drawStories, moveFocus, showStory, topOf } from "./stories.js";
 import { closeStory, openStory } from "./story.js";
 
 const PAGE_SIZE = 21;
-const MAX_K = 200;
 const NOWHERE = "";
 
 const state = {
@@ -35,8 +34,8 @@ const queryFor = (history) => ({
 });
 const feedRequest = () => requests.recommend({ ...queryFor(state.history), k: state.k, explain: true });
 
-// Answers may arrive out of order: only the answer to the latest request is drawn.
-async function refresh() {
+// Answers may arrive out of order: only the answer to the latest request is drawn, after the stories that stay.
+async function refresh(staying = []) {
   const request = ++state.requests;
   const history = [...state.history];
   $("feed").setAttribute("aria-busy", "true");
@@ -45,8 +44,9 @@ async function refresh() {
     if (request !== state.requests) return;
     const removed = new Set(answer.unknown);
     const anchor = history.some((one) => one.news_id === state.anchor?.news.news_id) ? state.anchor : null;
-    state.shown = answer.news;
-    drawStories(answer.news, history, { fresh: state.fresh, opened, anchor });
+    const ids = new Set(staying.map((one) => one.news_id));
+    state.shown = [...staying, ...answer.news.filter((one) => !ids.has(one.news_id))].slice(0, answer.news.length);
+    drawStories(state.shown, history, { fresh: state.fresh, opened, anchor });
     drawUser(answer, history);
     state.history = history.filter((one) => !removed.has(one.news_id));
     drawHistory(state.history, setHistory);
@@ -56,11 +56,14 @@ async function refresh() {
     $("compare").href = linkTo(state.history, $("compare").dataset.path);
     hideProblem();
   } catch (problem) {
-    if (request === state.requests) showProblem(problem, refresh);
+    if (request === state.requests) showProblem(problem, () => refresh(staying));
   } finally {
     if (request === state.requests) $("feed").setAttribute("aria-busy", "false");
   }
 }
+
+// Length of the shortest list with this many stories: a first page, and rows of two.
+const longer = (number) => Math.min(MAX_K, 1 + (PAGE_SIZE - 1) * Math.ceil((number - 1) / (PAGE_SIZE - 1)));
 
 // Change what is asked for; the list is a new one, and no story keeps its place in it.
 function change(changes) {
@@ -91,7 +94,8 @@ async function route() {
   }
   const before = state.history.filter((one) => one.news_id !== id);
   try {
-    const news = await openStory(id, before, { ...queryFor(before), k: state.k }, { writes: state.writes, act });
+    const k = state.anchor?.news.news_id === id ? state.k : MAX_K; // the list that it was opened from, or the longest
+    const news = await openStory(id, before, { ...queryFor(before), k }, { writes: state.writes, act });
     if (!location.hash.endsWith(encodeURIComponent(id))) return;
     $("stories").hidden = true;
     $("story").hidden = false;
@@ -129,17 +133,15 @@ const publishing = {
     state.fresh.add(id);
     await Promise.all([refresh(), loadAbout()]);
   },
-  // Lists of different lengths may order stories differently: the answer names the length that it is true for.
+  // Position in the longest list, of which shorter ones are the beginning; 0 if it is not there.
   rankOf: async (id) => {
-    for (const k of new Set([state.k, 3 * PAGE_SIZE, MAX_K])) {
-      const ranked = await send(requests.recommend({ ...queryFor(state.history), k }));
-      const rank = ranked.news.findIndex((one) => one.news_id === id) + 1;
-      if (rank || k >= MAX_K) return { rank, k };
-    }
+    const ranked = await send(requests.recommend({ ...queryFor(state.history), k: MAX_K }));
+    return ranked.news.findIndex((one) => one.news_id === id) + 1;
   },
-  show: async (id, k) => {
+  show: async (id, rank) => {
     location.hash = "";
-    await change({ k });
+    await change({ k: longer(rank) });
+    if (!state.shown.some((one) => one.news_id === id)) await change({ k: MAX_K }); // graphs find less for less
     showStory(id);
   },
 };
@@ -150,10 +152,10 @@ async function loadAbout() {
   setTopics(topics);
   state.writes = about.writes;
   $("edition").textContent = `${about.news.toLocaleString("en")} stories in ${topics.length} topics`;
-  $("topics").replaceChildren(topicButton("For you", null), ...topics.map((name) => topicButton(name, name)));
+  $("topics").replaceChildren(topicButton("For you", null), ...topics.map((name) => topicButton(nameOf(name), name)));
   const chosen = $("topic").value;
   $("topic").replaceChildren(element("option", { value: "" }, "No topic"),
-    ...topics.map((name) => element("option", { value: name }, name)));
+    ...topics.map((name) => element("option", { value: name }, nameOf(name))));
   $("topic").value = topics.includes(chosen) ? chosen : "";
   $("mix").hidden = !about.knows_popularity;
   $("new").hidden = !about.newest;
@@ -219,7 +221,10 @@ $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", keys["?"]);
 $("back").addEventListener("click", back);
 for (const name of ["publish-open", "publish-tab"]) $(name).addEventListener("click", openPublishing);
-$("more").addEventListener("click", () => change({ k: Math.min(MAX_K, state.k + PAGE_SIZE - 1) }));
+$("more").addEventListener("click", () => {
+  state.k = longer(state.k + 1);
+  refresh(state.shown);
+});
 $("popularity").addEventListener("input", (event) => change({ popularity: Number(event.target.value) }));
 $("freshness").addEventListener("input", (event) => change({ freshness: Number(event.target.value) }));
 $("varied").addEventListener("change", (event) => change({ varied: event.target.checked }));
@@ -243,6 +248,12 @@ async function start() {
     showProblem(problem, start);
   }
 }
+
+// A column taller than the window scrolls to its end and stays there; a shorter one stays below the topics.
+const column = document.querySelector("aside");
+const stick = () => column.style.setProperty("top", `min(4rem, ${innerHeight - column.offsetHeight}px)`);
+new ResizeObserver(stick).observe(column);
+addEventListener("resize", stick);
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 setTheme(localStorage.getItem("speedyfeed-theme") ?? (dark.matches ? "dark" : "light"));

@@ -45,6 +45,11 @@ function colour(made, topic) {
 
 export const mark = (topic) => element("i", { className: `mark ${markOf(topic)}`, "aria-hidden": "true", topic });
 
+const NAMES = { foodanddrink: "food & drink", tv: "TV", middleeast: "Middle East", northamerica: "North America" }; // MIND's
+
+// A topic as people write it.
+export const nameOf = (topic) => NAMES[topic] ?? topic.replaceAll("_", " ");
+
 const HOUR = 3600e3;
 
 export function ageOf(published) {

@@ -1,6 +1,6 @@
 // The map: a sample of all articles, the recommendations, the clicks, and the user.
 
-import { $, element, mark, markOf, shape } from "./elements.js";
+import { $, element, mark, markOf, nameOf, shape } from "./elements.js";
 import { addressOf } from "./stories.js";
 
 const svg = $("map");
@@ -12,6 +12,7 @@ user.setAttribute("visibility", "hidden");
 
 const articles = new WeakMap(); // of the dots, for hovering and clicking
 const FRAME = 1.1;
+const RINGS = 12; // the latest clicks, which labels leave free
 let topics = []; // {name, x, y, element}, those with most articles first
 
 function text(words, x, y) {
@@ -39,7 +40,7 @@ export function drawNews(all) {
   for (const one of all) groups.set(one.category, [...(groups.get(one.category) ?? []), one]);
   const middle = (members, axis) => members.map((one) => one.place[axis]).sort((a, b) => a - b)[members.length >> 1];
   topics = [...groups].filter(([name, members]) => name && members.length > 2).sort((a, b) => b[1].length - a[1].length)
-    .map(([name, members]) => ({ name, x: middle(members, 0), y: -middle(members, 1), element: text(name, 0, 0) }));
+    .map(([name, members]) => ({ name, x: middle(members, 0), y: -middle(members, 1), element: text(nameOf(name), 0, 0) }));
   layers.labels.replaceChildren(...topics.map((one) => one.element));
   placeLabels([]);
 }
@@ -62,12 +63,13 @@ function nearestFree(x, y, halfWidth, halfHeight, placed) {
   for (let step = 0; step < 240; step++) {
     const [far, angle] = [0.022 * Math.sqrt(step) * 2, step * 2.399963]; // a spiral of the golden angle
     const [cx, cy] = [inside(x + far * Math.cos(angle), halfWidth), inside(y + 0.8 * far * Math.sin(angle), halfHeight)];
-    const box = { left: cx - halfWidth, right: cx + halfWidth, top: cy - halfHeight, bottom: cy + halfHeight };
+    const box = boxAround(cx, cy, halfWidth, halfHeight);
     if (!placed.some((other) => overlap(box, other))) return box;
   }
   return null;
 }
 
+const boxAround = (x, y, halfWidth, halfHeight) => ({ left: x - halfWidth, right: x + halfWidth, top: y - halfHeight, bottom: y + halfHeight });
 const inside = (value, half) => Math.max(-FRAME + half, Math.min(FRAME - half, value));
 const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
 
@@ -81,7 +83,8 @@ export function drawUser(answer, clicks) {
   );
   const x = inside(answer.user[0], 0.1);
   const y = inside(-answer.user[1], 0.1);
-  placeLabels(known.length ? [{ left: x - 0.12, right: x + 0.12, top: y - 0.17, bottom: y + 0.06 }] : []);
+  const rings = known.slice(-RINGS).map(({ place: [px, py] }) => boxAround(px, -py, 0.035, 0.035));
+  placeLabels(known.length ? [{ left: x - 0.12, right: x + 0.12, top: y - 0.17, bottom: y + 0.06 }, ...rings] : []);
   user.setAttribute("visibility", known.length ? "visible" : "hidden");
   user.style.transform = `translate(${x}px, ${y}px)`;
   rest = known.length

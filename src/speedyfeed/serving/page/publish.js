@@ -1,6 +1,6 @@
 // Publishing a headline: asked for and answered in one dialog, where the eyes are.
 
-import { Unauthorized, curlOf, requests, send, setToken } from "./api.js";
+import { MAX_K, Unauthorized, curlOf, requests, send, setToken } from "./api.js";
 import { $, announce, copyButton, element } from "./elements.js";
 
 const NEAREST = 3;
@@ -10,7 +10,7 @@ const request = () => requests.publish({
   title: $("headline").value.trim(), abstract: $("summary").value.trim(), category: $("topic").value,
 });
 
-// `rankOf(id)` resolves to the position in a feed of k stories, `show(id, k)` shows it there, `published(id)` is called once the article is there.
+// `rankOf(id)` resolves to the position in the feed or 0, `show(id, rank)` shows it there, `published(id)` is called once the article is there.
 export function setUpPublishing({ published, rankOf, show }) {
   const publish = async () => {
     if (!$("headline").value.trim()) return $("headline").focus();
@@ -22,8 +22,8 @@ export function setUpPublishing({ published, rankOf, show }) {
       const added = await send(request());
       const [id] = added.news_ids;
       await published(id);
-      const [{ rank, k }, near] = await Promise.all([rankOf(id), send(requests.similar(id, NEAREST))]);
-      answer(id, title, rank, k, near.news);
+      const [rank, near] = await Promise.all([rankOf(id), send(requests.similar(id, NEAREST))]);
+      answer(id, title, rank, near.news);
     } catch (problem) {
       if (problem instanceof Unauthorized) askToken(publish);
       else $("publish-problem").textContent = problem.message;
@@ -33,10 +33,10 @@ export function setUpPublishing({ published, rankOf, show }) {
     }
   };
 
-  const answer = (id, title, rank, k, near) => {
-    const message = rank ? `It is number ${rank} in your feed.` : `It is not among the first ${k} stories of your feed.`;
+  const answer = (id, title, rank, near) => {
+    const message = rank ? `It is number ${rank} in your feed.` : `It is not among the first ${MAX_K} stories of your feed.`;
     const show_it = element("button", { type: "button", className: "primary", hidden: !rank }, "Show it");
-    show_it.addEventListener("click", () => { dialog.close(); show(id, k); });
+    show_it.addEventListener("click", () => { dialog.close(); show(id, rank); });
     const read = element("button", { type: "button" }, "Read it");
     read.addEventListener("click", () => { dialog.close(); location.hash = `#story/${encodeURIComponent(id)}`; });
     const another = element("button", { type: "button" }, "Publish another");

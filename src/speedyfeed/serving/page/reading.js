@@ -1,22 +1,21 @@
 // What the user read: kept in the browser, whole, and carried by a link on request.
 
-import { curlOf, requests, send } from "./api.js";
+import { MAX_K, curlOf, requests, send } from "./api.js";
 import { $, copyButton, element, mark } from "./elements.js";
 import { addressOf } from "./stories.js";
 
 const HISTORY_KEY = "speedyfeed-history";
 const USER_KEY = "speedyfeed-user";
 const KEEP_KEY = "speedyfeed-keep";
-const LONGEST = 200; // what the service takes
 
-const linked = new URLSearchParams(location.search).getAll("history").slice(-LONGEST);
+const linked = new URLSearchParams(location.search).getAll("history").slice(-MAX_K);
 
 export const isShared = linked.length > 0;
 
 // The history of the link, if the page was opened with one; else the user's own.
 export async function loadHistory() {
   if (!isShared) return JSON.parse(localStorage.getItem(HISTORY_KEY) ?? "[]");
-  const found = await send(requests.recommend({ candidates: [...new Set(linked)], k: LONGEST, diversity: 0 }));
+  const found = await send(requests.recommend({ candidates: [...new Set(linked)], k: MAX_K, diversity: 0 }));
   const known = new Map(found.news.map((one) => [one.news_id, one]));
   return linked.filter((id) => known.has(id)).map((id) => clickOf(known.get(id)));
 }
@@ -25,7 +24,7 @@ export const stories = (number) => `${number} ${number === 1 ? "story" : "storie
 
 export const clickOf = ({ news_id, title, category }) => ({ news_id, title, category });
 
-export const withClick = (history, news) => [...history.filter((one) => one.news_id !== news.news_id), clickOf(news)].slice(-LONGEST);
+export const withClick = (history, news) => [...history.filter((one) => one.news_id !== news.news_id), clickOf(news)].slice(-MAX_K);
 
 export const linkTo = (history, path = ".") => {
   const link = new URL(path, document.baseURI);

@@ -1,6 +1,6 @@
 // Recommendations as stories with their reasons; stories that stay in the list glide to their new position.
 
-import { $, ageOf, element, mark } from "./elements.js";
+import { $, ageOf, element, mark, nameOf } from "./elements.js";
 import { vignette } from "./vignette.js";
 
 const list = $("feed");
@@ -11,7 +11,7 @@ export const addressOf = (news) => `#story/${encodeURIComponent(news.news_id)}`;
 
 export function kicker(news, ...more) {
   const age = ageOf(news.published);
-  return element("p", { className: "kicker" }, mark(news.category), element("span", { className: "topic" }, news.category || "News"),
+  return element("p", { className: "kicker" }, mark(news.category), element("span", { className: "topic" }, nameOf(news.category) || "News"),
     age ? element("span", { className: "age" }, age) : null, ...more);
 }
 

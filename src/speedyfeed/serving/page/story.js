@@ -1,7 +1,7 @@
 // One story: its text, why it is here, similar ones, and what an editor can do with it.
 
 import { curlOf, requests, send } from "./api.js";
-import { $, copyButton, element } from "./elements.js";
+import { $, copyButton, element, nameOf } from "./elements.js";
 import { addressOf, because, kicker } from "./stories.js";
 import { vignette } from "./vignette.js";
 
@@ -56,7 +56,7 @@ function drawWhy(why, history, k, request) {
   if (why.num_clicks) lines.push(`It was opened ${why.num_clicks.toLocaleString("en")} time${why.num_clicks === 1 ? "" : "s"}.`);
   for (const rule of why.rules) {
     const until = new Date(rule.until).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
-    lines.push(`The editor ${rule.kind === "ban" ? "holds back" : "promotes"} ${rule.category ?? "this story"} until ${until}.`);
+    lines.push(`The editor ${rule.kind === "ban" ? "holds back" : "promotes"} ${rule.category === null ? "this story" : nameOf(rule.category)} until ${until}.`);
   }
   $("story-why").replaceChildren(
     why.reasons.length ? element("ul", { className: "why" }, ...why.reasons.map((one) => because(one, history))) : "",

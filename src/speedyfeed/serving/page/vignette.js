@@ -1,5 +1,5 @@
-// A picture for every story, drawn from its topic and its embedding: the topic chooses colour and motif, the eight
-// numbers of the sketch its shapes. Similar stories have similar pictures; nothing is downloaded.
+// A picture for every story, drawn from its topic and its embedding: the topic chooses the colour and two motifs, the
+// eight numbers of the sketch one of them and its shapes. Similar stories have similar pictures; nothing is downloaded.
 
 import { numberOf, shape } from "./elements.js";
 
@@ -9,11 +9,12 @@ export function vignette(news) {
   const sketch = news.sketch ?? [];
   // Most numbers are small: the middle of their range is spread.
   const at = (number, low, high) => low + (high - low) * (0.5 + 0.5 * Math.tanh(2.2 * (sketch[number % 8] ?? 0)));
-  const motif = MOTIFS[(numberOf(news.category) + MOTIFS.length) % MOTIFS.length];
+  const motif = MOTIFS[(numberOf(news.category) + MOTIFS.length + (sketch[7] > 0 ? 3 : 0)) % MOTIFS.length];
+  const mirror = sketch[4] > 0 ? `translate(${WIDTH}) scale(-1 1)` : "";
   return shape("svg", {
     class: "vignette", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "xMidYMid slice", "aria-hidden": "true",
     topic: news.category,
-  }, shape("rect", { class: "v0", width: WIDTH, height: HEIGHT }), ...motif(at));
+  }, shape("rect", { class: "v0", width: WIDTH, height: HEIGHT }), shape("g", { transform: mirror }, ...motif(at)));
 }
 
 const circle = (cx, cy, r, kind) => shape("circle", { cx, cy, r, class: kind });

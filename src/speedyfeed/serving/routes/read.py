@@ -40,7 +40,7 @@ async def recommend(body: RecommendBody, feed: OpenFeed, context: Context) -> Re
 
     # As text: the framework would validate an answer that is right by construction, on the event loop.
     # While articles are written a search may have to wait for them, and the event loop must not.
-    text = answer() if context.writes.is_idle and feed.is_quick(query, rules) else await context.reads.run(answer)
+    text = answer() if context.is_quiet and feed.is_quick(query, rules) else await context.reads.run(answer)
     return Response(text, media_type="application/json")
 
 

@@ -1,7 +1,7 @@
 """Routes for whoever operates the service: liveness, readiness, metrics."""
 
 from fastapi import APIRouter
-from prometheus_client import generate_latest
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from speedyfeed.serving.dependencies import Context, OpenFeed
@@ -26,4 +26,4 @@ async def readyz(_: OpenFeed) -> StateAnswer:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(context: Context) -> Response:
     """Get counts and latencies in the text format of Prometheus."""
-    return PlainTextResponse(generate_latest(context.metrics.registry))
+    return PlainTextResponse(await run_in_threadpool(context.metrics_text))

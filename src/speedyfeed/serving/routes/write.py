@@ -1,5 +1,6 @@
 """Routes that need the bearer token: adding and removing articles, and loading another run."""
 
+import asyncio
 import logging
 
 from fastapi import APIRouter, HTTPException
@@ -13,6 +14,9 @@ from speedyfeed.serving.schemas.state import ReloadAnswer
 from speedyfeed.serving.service import ReloadInProgress
 
 log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+"""Time between two looks at what other worker processes have loaded."""
 
 router = APIRouter(tags=["write"], responses=WRITE_PROBLEMS, dependencies=[WRITE_ACCESS])
 
@@ -50,5 +54,7 @@ async def reload(_: OpenFeed, context: Context) -> ReloadAnswer:
         raise HTTPException(
             409, "The run cannot be loaded; the previous one stays in service. The log says why."
         ) from None
+    while not context.is_everywhere(context.service.load_number):  # other workers load it now
+        await asyncio.sleep(POLL_SECONDS)
     context.metrics.reloads.labels("done").inc()
     return ReloadAnswer(model=loaded.model, news=loaded.news, seconds=loaded.seconds)

@@ -20,7 +20,6 @@ from speedyfeed.models.base import NewsModule
 from speedyfeed.models.packed import PackedNews
 from speedyfeed.progress import Report, silent
 from speedyfeed.training.distributed.process_group import ProcessGroup
-from speedyfeed.training.losses import Share
 
 PER_USER = ("users_B", "history_BL", "targets_BL", "negatives_BLN", "has_own_negatives_BL")
 
@@ -48,14 +47,6 @@ def local_users(batch: Batch, group: ProcessGroup) -> Batch:
     if not len(rows):
         return replace(batch, **{name: np.zeros_like(array[:1]) for name, array in arrays.items()})
     return replace(batch, **{name: array[rows] for name, array in arrays.items()})
-
-
-def share_of(part: Batch, whole: Batch, fallback_negatives_weight: float) -> Share:
-    """Share of a part in the whole batch, given the weight of clicks with fallback negatives."""
-    (weight, clicks), (all_weight, all_clicks) = (
-        weigh(batch, fallback_negatives_weight) for batch in (part, whole)
-    )
-    return Share(weight=weight / (all_weight or 1.0), clicks=clicks / all_clicks)
 
 
 class PartitionedEncoder:
@@ -98,9 +89,3 @@ def _in_parts(encode: Callable[[PackedNews], Tensor], width: int, news: PackedNe
         own_ND, [len(share) for share in shares]
     )
     return news_VD
-
-
-def weigh(batch: Batch, fallback_negatives_weight: float) -> tuple[float, int]:
-    """Summed weight of the clicks of a batch, and their number."""
-    has_own_negatives = batch.has_own_negatives_BL[batch.targets_BL > 0]
-    return float(np.where(has_own_negatives, 1.0, fallback_negatives_weight).sum()), len(has_own_negatives)

@@ -10,9 +10,8 @@ from speedyfeed.encoding.inputs import Articles, open_packed
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.config import EngineConfig, PrepareConfig, TextConfig
 from speedyfeed.preparation.engine import open_engine
-from speedyfeed.preparation.long_texts import segments_of_long
 from speedyfeed.preparation.prepare import prepare
-from speedyfeed.preparation.text import first_paragraphs, first_paragraphs_of
+from speedyfeed.preparation.text import first_paragraphs, first_paragraphs_of, segments_of_long
 from speedyfeed.preparation.tokens import Tokenizer
 from speedyfeed.synthetic import SynthConfig, synthesize
 from speedyfeed.tokenizers import load_tokenizer
