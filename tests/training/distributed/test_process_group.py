@@ -5,6 +5,9 @@ import math
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 
@@ -177,6 +180,37 @@ def test_memory_of_a_host_is_shared_and_leaves_nothing_behind():
     seen = run_ranks(3, share, hosts=[2, 1])
     assert [rows for rows, _ in seen] == [of_first, of_first, of_second]
     assert not any(names for _, names in seen)
+
+
+LEAVES_THREADS = """
+import os
+from speedyfeed.training.distributed.process_group import open_process_group
+with open_process_group() as ranks:
+    ranks.barrier()
+    import torch.distributed.nn.functional
+    import transformers
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+print(sum("gloo" in name for name in names))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are listed by Linux")
+def test_no_thread_of_the_group_is_left_when_it_is_closed():
+    """One that is left may release a tensor while the interpreter ends, which aborts the process."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    world = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVES_THREADS],
+            env=world | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [(rank.communicate()[0], rank.returncode) for rank in ranks] == [("0\n", 0)] * 2
 
 
 def test_rows_are_gathered_with_their_gradients():
