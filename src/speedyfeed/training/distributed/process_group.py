@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-# Imported before a group exists: functions of this module take the group of the time of its import as a default, which
-# keeps the group, and threads of gloo that abort the process if they release a tensor while the interpreter ends.
+# Imported before a group exists: its functions have the group of the time of this import as a default. That keeps
+# the group and its threads, which abort the process if they release a tensor while the interpreter ends.
 import torch.distributed.nn.functional
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but not declared
