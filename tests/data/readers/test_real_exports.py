@@ -264,6 +264,13 @@ def test_times_of_other_forms(read, first, second, expected):
     assert tuple(time for *_, time in clicks) == expected
 
 
+@pytest.mark.parametrize("name", ["time_ms", "opened_at_utc", "readTimestampMs", "viewedAt"])
+def test_the_only_column_that_ends_like_a_time_is_the_time(read, name):
+    rows = "U7,N1,1769860800000,4\nU7,N2,1769947200500,5\n"
+    _, clicks, _ = read({"items.csv": ITEMS, "clicks.csv": f"user_id,item_id,{name},items_ms\n{rows}"})
+    assert [time[:10] for *_, time in clicks] == ["2026-01-31", "2026-02-01"]
+
+
 def test_dates_that_do_not_tell_day_from_month_need_an_option(read):
     files = {"items.csv": ITEMS, "clicks.csv": "user_id,item_id,time\nU7,N1,01/02/2020\nU7,N2,03/04/2020\n"}
     with pytest.raises(

@@ -88,8 +88,10 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Names of each meaning where no usual one is there; the first that a table has is meant."""
 
-_TIME_ENDING = re.compile(r"(time|date|timestamp|_at|_ts)$|[a-z]At$", re.IGNORECASE)
-"""Ends of the names of times, which the only column with one is where no known name is there."""
+_TIME_ENDING = re.compile(
+    r"(time|date|timestamp|_at|_ts)(_?(utc|unix|epoch|s|sec|ms|us|ns))?$|[a-z]At$", re.IGNORECASE
+)
+"""Ends of the names of times, with their unit, which the only column with one is where no known name is there."""
 
 INTERACTION_ROLES = ("user", "item", "time", "event", "weight", "label", "impression")
 CLICKED = "clicked"
