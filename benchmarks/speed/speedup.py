@@ -210,7 +210,7 @@ def count_conventional(store: Store, run: RunConfig) -> tuple[int, int]:
         negatives=config.negatives,
         seed=0,  # counts do not depend on it
         autoregressive=False,
-        fallback_negatives=run.loss_on(store.train).fallback_click_weight > 0,
+        without_negatives=run.loss_on(store.train).without_negatives,
         first_click=config.first_click,
     )
     clicks = np.unique(sampler.order(0))

@@ -182,7 +182,7 @@ def test_an_instance_a_click_has_its_history_and_the_negatives_it_has_in_one_pas
 def test_without_fallback_negatives_a_click_without_its_own_is_history_and_nothing_else():
     users = [[(7, NO_POOL), (8, 0)], [(9, NO_POOL)], [(10, 1), (11, NO_POOL)], []]
     log = timelines(users, [[1], [2]])
-    settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "fallback_negatives": False}
+    settings = {"num_news": NUM_NEWS, "max_clicks": 100, "negatives": 1, "seed": 0, "without_negatives": "history"}
     together = Sampler(log, **settings)
     assert sorted(together.order(0).tolist()) == [0, 2]
     found = together.sample(np.array([0, 2]), 0)
@@ -199,31 +199,47 @@ def test_without_fallback_negatives_a_click_without_its_own_is_history_and_nothi
 @pytest.mark.parametrize("pools", [[], [[], []]])  # nothing shown but what was clicked: a store has empty pools
 def test_where_no_click_has_own_negatives_all_have_fallback_negatives(pools):
     log = timelines([[(1, NO_POOL), (2, NO_POOL)], [(3, NO_POOL)]], pools)
-    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, fallback_negatives=False)
+    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=100, negatives=1, seed=0, without_negatives="history")
     assert draws.sample(draws.order(0), 0).candidates.values[:, 1].all()
 
 
-@pytest.mark.parametrize("fallback_negatives", [True, False])
-def test_a_click_with_none_before_it_can_be_part_of_histories_only(fallback_negatives):
+@pytest.mark.parametrize("without_negatives", ["fallback", "in-batch", "history"])
+def test_a_click_with_none_before_it_can_be_part_of_histories_only(without_negatives):
     log = timelines(
         [[(1, 0), (2, 1), (3, NO_POOL)], [(4, 1)], [], [(5, 0), (6, NO_POOL)], [(7, 0), (8, 1)]], [[9], [10]]
     )
-    settings = {"num_news": NUM_NEWS, "negatives": 1, "seed": 0, "fallback_negatives": fallback_negatives}
-    for max_clicks, users in ((100, [0, 3, 4] if fallback_negatives else [0, 4]), (2, [0, 3, 4])):
+    is_history, is_fallback = without_negatives == "history", without_negatives == "fallback"
+    settings = {"num_news": NUM_NEWS, "negatives": 1, "seed": 0, "without_negatives": without_negatives}
+    for max_clicks, users in ((100, [0, 4] if is_history else [0, 3, 4]), (2, [0, 3, 4])):
         draws = Sampler(log, max_clicks=max_clicks, first_click=False, **settings)
-        if max_clicks == 2 and not fallback_negatives:
+        if max_clicks == 2 and is_history:
             users = [4]  # what is left of user 0 is a first click and one without a pool
         assert sorted(draws.order(0)) == users
         instances = draws.sample(np.array(users), 0)
         for rows, is_own in zip(instances.candidates, instances.has_own_negatives, strict=True):
             assert rows[0, 1] == 0
             assert not is_own[0]
-            assert (rows[1:, 1] > 0).tolist() == (is_own[1:] | fallback_negatives).tolist()
+            assert (rows[1:, 1] > 0).tolist() == (is_own[1:] | is_fallback).tolist()
     one_by_one = Sampler(log, max_clicks=2, autoregressive=False, first_click=False, **settings)
     instances = one_by_one.sample(np.sort(one_by_one.order(0)), 0)
     targets = [rows[-1, 0] for rows in instances.candidates]
-    assert targets == ([2, 3, 6, 8] if fallback_negatives else [2, 8])
+    assert targets == ([2, 8] if is_history else [2, 3, 6, 8])
     assert min(len(rows) for rows in instances.candidates) == 2
+
+
+@pytest.mark.parametrize("pools", [[[1], [2]], []])
+def test_for_the_in_batch_loss_clicks_without_negatives_are_learned_without_any(pools):
+    own = [0, 1] if pools else [NO_POOL, NO_POOL]
+    log = timelines([[(7, NO_POOL), (8, own[0])], [(9, NO_POOL)], [(10, own[1]), (11, NO_POOL)], []], pools)
+    draws = Sampler(log, num_news=NUM_NEWS, max_clicks=9, negatives=1, seed=0, without_negatives="in-batch")
+    assert sorted(draws.order(0).tolist()) == [0, 1, 2]
+    found = draws.sample(np.array([0, 1, 2]), 0)
+    negatives = [1, 2] if pools else [0, 0]
+    assert [rows.tolist() for rows in found.candidates] == [
+        [[7, 0], [8, negatives[0]]],
+        [[9, 0]],
+        [[10, negatives[1]], [11, 0]],
+    ]
 
 
 def test_a_log_of_single_clicks_has_nothing_to_learn_without_first_clicks():

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from speedyfeed.batching.batches import news_lengths
 from speedyfeed.data.store import Store, open_store
 from speedyfeed.errors import InputError
 from speedyfeed.preparation.config import PrepareConfig
@@ -595,6 +596,25 @@ def test_the_in_batch_loss_weighs_as_much_as_clicks_without_negatives_are_many_b
     monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
     monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert weight("clicks", config) == 1
+
+
+def test_clicks_get_negatives_only_for_a_loss_that_uses_them(store, config, monkeypatch):
+    def others(**loss):
+        return replace(config, loss=LossConfig(**loss)).loss_on(store.train).without_negatives
+
+    assert others() == "in-batch"
+    assert others(in_batch=0.0) == "history"
+    assert (
+        others(fallback_negatives_weight=0.1) == others(fallback_negatives_weight=0.1, in_batch=0.0) == "fallback"
+    )
+    with open_loader(replace(config, loss=LossConfig()), store.train, news_lengths(store.news)) as loader:
+        batch = next(loader)
+    has_negatives_BL = batch.negatives_BLN.any(-1)
+    assert (has_negatives_BL == batch.has_own_negatives_BL).all()
+    assert has_negatives_BL.sum() < (batch.targets_BL > 0).sum()
+    assert batch.weigh_clicks(0.5) == (has_negatives_BL.sum() + (batch.targets_BL > 0).sum()) / 2
+    monkeypatch.setattr(type(store.train), "has_negatives", False)
+    assert others() == "fallback"  # what was clicked is too little to compare with
 
 
 def test_scores_are_sharper_where_clicks_are_compared_with_whole_batches_alone(store, config, monkeypatch):

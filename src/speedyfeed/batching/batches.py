@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from speedyfeed.batching.cache_plan import Ids
 from speedyfeed.batching.growth import Growth
-from speedyfeed.data.store import PAD_NEWS, NewsTokens
+from speedyfeed.data.store import NewsTokens
 from speedyfeed.errors import InputError
 from speedyfeed.ranges import MANY, Ranges, check_ranges
 
@@ -145,7 +145,7 @@ class Batch:
     negatives_BLN: Ids
     """Negatives of each target."""
     has_own_negatives_BL: NDArray[np.bool]
-    """Whether the negatives of a target come from its own impression; otherwise they are fallback negatives."""
+    """Whether the negatives of a target come from its own impression; others have fallback negatives or none."""
     encode_E: Ids
     """Articles to encode and then write to the cache, sorted."""
     cached_R: Ids
@@ -166,11 +166,10 @@ class Batch:
         """Number of clicks to learn from: those that have negatives."""
         return int(np.count_nonzero(self.negatives_BLN[..., 0]))
 
-    def weigh_clicks(self, fallback_weight: float) -> float:
-        """Number of clicks to learn from; those with fallback negatives count by their weight in the loss."""
-        has_negatives_BL = self.negatives_BLN[..., 0] != PAD_NEWS
-        num_own = int(np.count_nonzero(has_negatives_BL & self.has_own_negatives_BL))
-        return num_own + fallback_weight * (int(np.count_nonzero(has_negatives_BL)) - num_own)
+    def weigh_clicks(self, weight_without: float) -> float:
+        """Number of clicks to learn from; those without own negatives count by their weight in the loss."""
+        num_own = int(np.count_nonzero(self.has_own_negatives_BL))
+        return num_own + weight_without * (int(np.count_nonzero(self.targets_BL)) - num_own)
 
     @property
     def data_efficiency(self) -> float:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from speedyfeed.batching.batcher import Batcher
 from speedyfeed.batching.batches import Batch, BatchConfig, Position
 from speedyfeed.batching.cache_plan import CacheConfig, Reads, Stamps, new_stamps
-from speedyfeed.batching.sample import Sampler
+from speedyfeed.batching.sample import Sampler, WithoutNegatives
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.ragged import Array
@@ -83,13 +83,13 @@ class Loader:
         epochs: int | None = None,
         accumulate: int = 1,
         state: LoaderState | None = None,
-        fallback_negatives: bool = True,
+        without_negatives: WithoutNegatives = "fallback",
     ) -> None:
         """Start the thread. `lengths_V` holds the number of tokens of every article.
 
         The batches end after `epochs`, if given, and continue from `state`. An update of the weights takes
-        `accumulate` of them. Without `fallback_negatives`, clicks that have no negatives of their own get none
-        (see `Sampler`).
+        `accumulate` of them. `without_negatives` is the use of clicks that have no negatives of their own (see
+        `sample`).
         """
         num_news = len(lengths_V) - 1
         sampler = Sampler(
@@ -99,7 +99,7 @@ class Loader:
             negatives=config.negatives,
             seed=seed,
             autoregressive=config.autoregressive,
-            fallback_negatives=fallback_negatives,
+            without_negatives=without_negatives,
             first_click=config.first_click,
         )
         state = state or LoaderState.initial(num_news)

@@ -11,10 +11,14 @@ workflow, and that click alone has negatives:
     click 3 of user 7          8    5    3
     negatives                  0    0    1
 
-Without `fallback_negatives`, a click that has no pool of its own is part of histories only: it gets no negatives
-and, without `autoregressive`, is not an instance. Users with no other clicks are left out. Where no click of the
-log has a pool, all clicks get fallback negatives: articles that were live at that time (`live_news`). Without
-`first_click`, the same holds for a click that has no click before it: it gets no negatives and is not an instance.
+`without_negatives` is what clicks without a pool of their own are for:
+
+    fallback    they get negatives, as above; articles that were live at that time where no click has a pool
+    in-batch    they get none, but are learned from all the same, by the in-batch loss
+    history     they get none and are no instances; users with no other clicks are left out. Where no click of the
+                log has a pool, they are used as with fallback
+
+Without `first_click`, a click that has no click before it gets no negatives and is not an instance.
 
 A pool smaller than the number of negatives is taken whole; 0 fills the row.
 
@@ -25,6 +29,7 @@ block costs a few vectorised passes over its clicks. Shapes: U instances.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +42,8 @@ from speedyfeed.errors import InputError
 from speedyfeed.ragged import Ragged, in_blocks, offsets_of
 from speedyfeed.random import Stream, permute, random_bits
 
+WithoutNegatives = Literal["fallback", "in-batch", "history"]
+"""Use of clicks that have no negatives of their own."""
 USERS = 1 << 16  # users, or clicks, counted at a time
 
 
@@ -86,7 +93,7 @@ class Sampler:
         negatives: int,
         seed: int,
         autoregressive: bool = True,
-        fallback_negatives: bool = True,
+        without_negatives: WithoutNegatives = "fallback",
         first_click: bool = True,
     ) -> None:
         self._timelines = timelines
@@ -97,13 +104,16 @@ class Sampler:
         self._autoregressive = autoregressive
         has_negatives = timelines.has_negatives
         has_pools = has_negatives or any((block >= 0).any() for block in in_blocks(timelines.user_pools))
-        self._fallback_negatives = fallback_negatives or not has_negatives
+        if without_negatives == "history" and not has_negatives:
+            without_negatives = "fallback"
+        self._without_negatives = without_negatives
         self._first_click = first_click
         self._selected = Selection(self._learning_users() if autoregressive else self._learned_clicks())
         if not len(self._selected):
             raise InputError("the train split has no click to learn from; prepare a log that has some")
         # Collected here, once: threads that sample side by side would each do it.
-        self._live_news = None if has_pools else LiveNews(timelines, negatives=negatives, seed=seed)
+        is_live = without_negatives == "fallback" and not has_pools
+        self._live_news = LiveNews(timelines, negatives=negatives, seed=seed) if is_live else None
 
     @property
     def num_instances(self) -> int:
@@ -126,7 +136,7 @@ class Sampler:
             offsets = timelines.clicks.offsets[first : first + USERS + 1]
             lengths = np.minimum(np.diff(offsets), self._max_clicks)
             learned = lengths if self._first_click else np.maximum(lengths - 1, 0)
-            if not self._fallback_negatives:
+            if self._without_negatives == "history":
                 up_to = offsets_of((timelines.click_pools[offsets[0] : offsets[-1]] >= 0).astype(np.int64))
                 ends = offsets[1:] - offsets[0]
                 learned = up_to[ends] - up_to[ends - learned]
@@ -140,7 +150,7 @@ class Sampler:
             positions = np.arange(first, min(first + USERS, len(timelines.click_pools)))
             users = np.searchsorted(offsets, positions, side="right") - 1
             is_learned = positions >= offsets[users + 1] - self._max_clicks
-            if not self._fallback_negatives:
+            if self._without_negatives == "history":
                 is_learned &= timelines.click_pools[positions] >= 0
             if not self._first_click:
                 is_learned &= positions > offsets[users]
@@ -161,14 +171,14 @@ class Sampler:
         positions = np.arange(offsets[-1]) + np.repeat(ends - lengths - offsets[:-1], lengths)
         clicked = clicks.values[positions]
         learned = self._learned(offsets)
+        if self._without_negatives != "fallback":
+            learned = learned[self._timelines.click_pools[positions[learned]] >= 0]
         user_of_click = np.repeat(users, lengths)
-        negatives = np.zeros((len(clicked), self._negatives), np.int32)
+        negatives = np.full((len(clicked), self._negatives), PAD_NEWS, np.int32)
         has_own_negatives = np.zeros(len(clicked), np.bool)
         negatives[learned], has_own_negatives[learned] = self._draw_negatives(
             clicked[learned], positions[learned], user_of_click[learned], epoch
         )
-        if not self._fallback_negatives:
-            negatives[~has_own_negatives] = PAD_NEWS
         return Instances(
             users_U=users,
             candidates=Ragged(values=np.column_stack([clicked, negatives]), offsets=offsets),

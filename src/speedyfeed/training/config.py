@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from speedyfeed.batching.batches import BatchConfig
 from speedyfeed.batching.cache_plan import CacheConfig
 from speedyfeed.batching.growth import growth_of
+from speedyfeed.batching.sample import WithoutNegatives
 from speedyfeed.data.store import Timelines
 from speedyfeed.errors import InputError
 from speedyfeed.models.config import NewsEncoderConfig, RecommenderConfig, UserConfig, WordConfig
@@ -131,9 +132,19 @@ class LossConfig:
 
     @property
     def fallback_click_weight(self) -> float:
-        """Weight of a click with fallback negatives in both losses together; other clicks weigh 1."""
+        """Weight in both losses together of a click without negatives of its own; other clicks weigh 1."""
         in_batch = self.in_batch or 0.0
         return (1 - in_batch) * self.fallback_negatives_weight + in_batch
+
+    @property
+    def without_negatives(self) -> WithoutNegatives:
+        """Use of clicks without negatives of their own.
+
+        In a log without impressions, where all weigh 1, the in-batch loss needs more articles than were clicked.
+        """
+        if self.fallback_negatives_weight > 0:
+            return "fallback"
+        return "in-batch" if self.in_batch else "history"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

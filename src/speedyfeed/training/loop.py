@@ -236,7 +236,7 @@ def open_loader(
 ) -> Loader:
     """Open a loader of the batches that a run learns from, from a state on or from the start.
 
-    `lengths_V` holds the number of tokens of every article. Clicks that weigh nothing get no negatives.
+    `lengths_V` holds the number of tokens of every article. Clicks get negatives only for a loss that uses them.
     """
     return Loader(
         train,
@@ -247,5 +247,5 @@ def open_loader(
         epochs=config.train.epochs,
         accumulate=config.train.accumulate,
         state=state,
-        fallback_negatives=config.loss_on(train).fallback_click_weight > 0,
+        without_negatives=config.loss_on(train).without_negatives,
     )
