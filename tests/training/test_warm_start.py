@@ -1,12 +1,14 @@
 """Weights of an earlier run in a new one: copied by name where names have rows, refused where they do not fit."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from speedyfeed.cli.main import main
+from speedyfeed.data.store import open_store
 from speedyfeed.errors import InputError
 from speedyfeed.models.catalogue import Catalogue
 from speedyfeed.models.id_maps import IdMaps
@@ -14,8 +16,9 @@ from speedyfeed.preparation.vocabulary import build_word_tokenizer
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
 from speedyfeed.training.config import LossConfig
+from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss
-from speedyfeed.training.run_folder import open_run
+from speedyfeed.training.run_folder import open_run, start_run
 from speedyfeed.training.warm_start import take_biases, warm_start
 
 BEFORE = IdMaps(categories=["sport", "world"], subcategories=["cup"], users=["U7", "U8"])
@@ -81,17 +84,33 @@ def test_a_model_of_other_settings_is_refused(tmp_path, name, changes, message):
         warm_start(build(BEFORE, ["cat"], name, **changes), tmp_path / "earlier")
 
 
-def test_biases_of_articles_are_taken_over_and_new_ones_begin_at_their_mean():
-    loss = ClickLoss(LossConfig(temperature=0.2), 1.0, num_news=4)
-    ids = ["N1", "N2", "N3"]
-    catalogue = Catalogue(
-        news_ids=ids, titles=ids, categories=ids, embeddings_VD=torch.zeros(3, 2), biases=[0.4, 0.0, -0.1]
+def catalogue_of(biases, num_clicks):
+    ids = [f"N{number}" for number in range(1, 1 + len(biases))]
+    return Catalogue(
+        news_ids=ids,
+        titles=ids,
+        categories=ids,
+        embeddings_VD=torch.zeros(len(ids), 2),
+        biases=biases,
+        num_clicks=num_clicks,
     )
-    assert take_biases(loss, ["N3", "N9", "N2", "N1"], catalogue) == 2
-    torch.testing.assert_close(loss.biases(), torch.tensor([0.0, -0.1, 0.15, 0.15, 0.4]))
-    unlearned = dataclasses.replace(catalogue, biases=None)
-    assert take_biases(loss, ["N3", "N9", "N2", "N1"], unlearned) == 0
-    torch.testing.assert_close(loss.biases()[4], torch.tensor(0.4))
+
+
+def test_biases_are_taken_over_and_grow_with_the_logarithm_of_the_clicks():
+    loss = ClickLoss(LossConfig(temperature=0.2), 1.0, num_news=4)
+    catalogue = catalogue_of([0.4, 0.0, -0.1], [3, 0, 3])
+    assert take_biases(loss, ["N3", "N9", "N2", "N1"], [3, 0, 7, 7], catalogue) == 2
+    double = 0.2 * math.log(2)  # of clicks and one, divided by the temperature as logits are
+    mean = (0.4 - 0.1) / 2  # of articles with 3 clicks
+    expected = [0.0, -0.1, mean - 2 * double, mean + double, 0.4 + double]
+    torch.testing.assert_close(loss.biases(), torch.tensor(expected))
+
+
+def test_without_earlier_biases_they_are_left_as_they_are():
+    loss = ClickLoss(LossConfig(), 1.0, num_news=1)
+    for unlearned in (catalogue_of([0.0], [3]), dataclasses.replace(catalogue_of([1.0], [3]), biases=None)):
+        assert take_biases(loss, ["N1"], [9], unlearned) == 0
+        assert not loss.biases().any()
 
 
 def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, tmp_path):
@@ -102,10 +121,24 @@ def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, t
     before, after = (Recommender.from_pretrained(path).catalogue.biases for path in (first, second))
     learned = [bias for bias in before if bias]
     assert learned
-    expected = [bias or sum(learned) / len(learned) for bias in before]
-    torch.testing.assert_close(torch.tensor(after), torch.tensor(expected))
+    kept = [(bias, now) for bias, now in zip(before, after, strict=True) if bias]  # the same store, as many clicks
+    torch.testing.assert_close(torch.tensor([now for _, now in kept]), torch.tensor(learned))
     known = open_run(second).facts.taken_over["known"]["articles"]
     assert known == len(learned)
+
+
+def test_a_warm_start_that_was_stopped_ends_like_one_that_was_not(newsroom, tiny_encoder, tmp_path):
+    store = open_store(newsroom.refined)
+    config = recipe("tiny", encoder=str(tiny_encoder), steps=4, validations=0)
+    runs = [
+        start_run(tmp_path / name, config, store, warm_start=newsroom.trained) for name in ("whole", "stopped")
+    ]
+    train(runs[0], store)
+    assert not train(runs[1], store, callbacks=[lambda report: report.progress.step == 2]).is_finished
+    train(runs[1], store)
+    whole, stopped = (Recommender.from_pretrained(run.model) for run in runs)
+    assert whole.catalogue.biases == stopped.catalogue.biases
+    assert torch.equal(whole.catalogue.embeddings_VD, stopped.catalogue.embeddings_VD)
 
 
 @pytest.mark.parametrize("layers", [0, 1])  # of a run that trained all

@@ -224,7 +224,8 @@ class Trainer:
         """Initialize a new run: weights of an earlier run, a projection fitted to articles, or random queries."""
         if self.run.facts.warm_start is not None:
             news_ids = self.store.load_titles()["news_id"].to_pylist()
-            taken = warm_start(self.model, Path(self.run.facts.warm_start), self.loss, news_ids)
+            num_clicks = self.store.train.count_clicks(self.store.num_news)[1:].tolist()
+            taken = warm_start(self.model, Path(self.run.facts.warm_start), self.loss, news_ids, num_clicks)
             self.group.on_rank_0(lambda: self.run.note(taken_over=asdict(taken)))
         elif self.config.train.init == "random":
             self.model.draw_queries()

@@ -6,13 +6,13 @@
 Weights of the same shape are copied. Embeddings of users, categories and words are copied name by name, because
 the names of a later store are others and in another order; new names have their initial rows. Biases of articles
 are copied, too: until they are learned, embeddings learn popularity in their place, which undoes what was learned.
+They follow the logarithm of the clicks, so that new articles have the bias of old ones that were clicked as often.
 The optimizer starts anew.
 
 Shapes: V all articles of a store.
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,11 @@ class TakenOver:
 
 
 def warm_start(
-    model: Recommender, path: Path, loss: ClickLoss | None = None, news_ids: Sequence[str] = ()
+    model: Recommender,
+    path: Path,
+    loss: ClickLoss | None = None,
+    news_ids: Sequence[str] = (),
+    num_clicks: Sequence[int] = (),
 ) -> TakenOver:
     """Load the weights of the finished run at `path` into a new model; refused where they do not fit.
 
@@ -79,26 +83,36 @@ def warm_start(
                 taken.known[kind] = _copy_rows(weights, source[name], after[kind], before[kind])
                 taken.new[kind] = len(after[kind]) - taken.known[kind]
     if loss is not None and loss.bias_V is not None and earlier.catalogue is not None:
-        taken.known["articles"] = take_biases(loss, news_ids, earlier.catalogue)
+        taken.known["articles"] = take_biases(loss, news_ids, num_clicks, earlier.catalogue)
         taken.new["articles"] = len(news_ids) - taken.known["articles"]
     log.info("warm start from %s: %s", path, taken.describe())
     return taken
 
 
 @torch.no_grad()
-def take_biases(loss: ClickLoss, news_ids: Sequence[str], catalogue: Catalogue) -> int:
-    """Copy the biases of articles from the catalogue of an earlier run; others begin at the mean of these.
+def take_biases(loss: ClickLoss, news_ids: Sequence[str], num_clicks: Sequence[int], catalogue: Catalogue) -> int:
+    """Take the biases of articles from the catalogue of an earlier run, moved by the clicks that came since.
 
-    `news_ids` are the articles of the new store in its order. Returns how many of them were known: an article that
-    the earlier run had but never trained on has a bias of 0, and counts as new.
+    `news_ids` are the articles of the new store in its order, `num_clicks` their clicks there. Returns how many of
+    them were known: an article that the earlier run had but never trained on has a bias of 0, and counts as new.
+
+        bias, in logits                known: bias before + log(clicks + 1) - log(clicks before + 1)
+                                       new:   log(clicks + 1) + mean of bias - log(clicks + 1) over the known ones
     """
     assert loss.bias_V is not None
-    before = {name: bias for name, bias in zip(catalogue.news_ids, catalogue.biases or (), strict=False) if bias}
-    biases_V = torch.tensor([before.get(name, math.nan) for name in news_ids])
-    is_known_V = ~biases_V.isnan()
+    if catalogue.biases is None or catalogue.num_clicks is None:
+        return 0
+    before = {
+        name: (bias, clicks)
+        for name, bias, clicks in zip(catalogue.news_ids, catalogue.biases, catalogue.num_clicks, strict=True)
+        if bias
+    }
+    is_known_V = torch.tensor([name in before for name in news_ids])
     if is_known_V.any():
-        biases_V = torch.where(is_known_V, biases_V, biases_V[is_known_V].mean())
-        loss.bias_V[1:] = (biases_V * loss.log_scale.exp().cpu()).to(loss.bias_V)
+        known_V2 = torch.tensor([before.get(name, (0.0, 0)) for name in news_ids])
+        learned_V = known_V2[:, 0] * loss.log_scale.exp().cpu() - known_V2[:, 1].log1p()
+        learned_V = torch.where(is_known_V, learned_V, learned_V[is_known_V].mean())
+        loss.bias_V[1:] = (torch.tensor(num_clicks).log1p() + learned_V).to(loss.bias_V)
     return int(is_known_V.sum())
 
 
