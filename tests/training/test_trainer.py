@@ -137,6 +137,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     config = replace(
         config,
         news=replace(config.news, train_layers=train_layers),
+        loss=replace(config.loss, bias_start="clicks" if train_layers else "zero"),
         train=replace(config.train, steps=60, precision=precision),
     )
     train(start_run(tmp_path / "whole", config, store), store)

@@ -15,7 +15,7 @@ from speedyfeed.models.id_maps import IdMaps
 from speedyfeed.preparation.vocabulary import build_word_tokenizer
 from speedyfeed.pretrained import Recommender
 from speedyfeed.recipes import recipe
-from speedyfeed.training.config import LossConfig
+from speedyfeed.training.config import TEMPERATURE, LossConfig
 from speedyfeed.training.loop import train
 from speedyfeed.training.losses import ClickLoss
 from speedyfeed.training.run_folder import open_run, start_run
@@ -108,9 +108,22 @@ def test_biases_are_taken_over_and_grow_with_the_logarithm_of_the_clicks():
 
 def test_without_earlier_biases_they_are_left_as_they_are():
     loss = ClickLoss(LossConfig(), 1.0, num_news=1)
+    loss.start_biases(torch.tensor([0.0, 2.0]))
     for unlearned in (catalogue_of([0.0], [3]), dataclasses.replace(catalogue_of([1.0], [3]), biases=None)):
         assert take_biases(loss, ["N1"], [9], unlearned) == 0
         assert not loss.biases().any()
+
+
+@pytest.mark.parametrize(("start", "slope"), [("zero", 0.0), ("clicks", 1.0)])
+def test_the_biases_of_a_cold_run_begin_at_zero_or_at_the_logarithm_of_the_clicks(
+    newsroom, tiny_encoder, tmp_path, start, slope
+):
+    options = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--validations", "0", "--steps", "0"]
+    main(["train", str(newsroom.refined), str(tmp_path / "run"), *options, "--loss.bias-start", start])
+    catalogue = Recommender.from_pretrained(tmp_path / "run").catalogue
+    logits = torch.tensor(catalogue.biases) / TEMPERATURE
+    clicks = torch.tensor(catalogue.num_clicks).log1p()
+    torch.testing.assert_close(logits, slope * (clicks - clicks.mean()))
 
 
 def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, tmp_path):

@@ -118,6 +118,9 @@ class LossConfig:
     """A learned bias of each article, on by default, that takes up its popularity while training, so that
     embeddings learn taste alone; evaluate --popularity adds it to the scores. Without it, embeddings learn
     popularity too."""
+    bias_start: Literal["zero", "clicks"] = "zero"
+    """Bias of each article before training: zero, or clicks, the logarithm of its clicks in the store. Where
+    histories are most of a log, a short run has learned little of what clicks begins with."""
 
     RANGES: ClassVar[Ranges] = {
         "fallback_negatives_weight": (0, 1e6),
@@ -129,6 +132,8 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.bias_start not in ("zero", "clicks"):
+            raise InputError(f"bias_start {self.bias_start}: expected zero or clicks")
 
     @property
     def fallback_click_weight(self) -> float:

@@ -52,6 +52,12 @@ class ClickLoss(nn.Module):
         """Bias of each article, in logits."""
 
     @torch.no_grad()
+    def start_biases(self, log_popularity_V: Tensor) -> None:
+        """Have the biases begin at the log popularity of the articles, less its mean; row 0 is padding."""
+        if self.bias_V is not None:
+            self.bias_V[1:] = (log_popularity_V[1:] - log_popularity_V[1:].mean()).to(self.bias_V)
+
+    @torch.no_grad()
     def biases(self) -> Tensor | None:
         """Bias of each article as a part of its inner products, biases_V in host memory; None if not learned."""
         return None if self.bias_V is None else (self.bias_V / self.log_scale.exp()).cpu()

@@ -100,12 +100,13 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
         self._lengths_V = self.news.lengths_M
+        self._log_popularity_V = log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news)))
         self.workflow = Workflow(
             self.model,
             self.loss,
             self.news,
             self.cache,
-            log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news))),
+            self._log_popularity_V,
             config.batch,
             group,
             collects_gradients=self.deferred is not None,
@@ -222,6 +223,8 @@ class Trainer:
 
     def initialize(self, report: Report = silent) -> None:
         """Initialize a new run: weights of an earlier run, a projection fitted to articles, or random queries."""
+        if self.loss.config.bias_start == "clicks":
+            self.loss.start_biases(self._log_popularity_V)
         if self.run.facts.warm_start is not None:
             news_ids = self.store.load_titles()["news_id"].to_pylist()
             num_clicks = self.store.train.count_clicks(self.store.num_news)[1:].tolist()
