@@ -39,8 +39,9 @@ def main(folder: Path, encoder: str = "minilm", users: int = 4000, days: int = 7
         like, earlier = (folder / f"{name}-{night - 1}" if night else None for name in ("store", "run"))
         text = {} if night else {"encoder": encoder}  # that of the store before, otherwise
         prepare(window, store, PrepareConfig(validation=0, **text), like=like)
-        name, epochs = ("speed-top", 1) if night else ("speed-mini", 3)  # a warm start trains the last two layers
-        train(store, run, recipe(name, encoder=encoder, epochs=epochs, validations=0), warm_start=earlier)
+        length = {"epochs": 1, "encoder_lr": 0} if night else {"epochs": 3}  # later, the language model is frozen
+        settings = recipe("speed-mini", encoder=encoder, validations=0, loss={"bias_start": "clicks"}, **length)
+        train(store, run, settings, warm_start=earlier)
         (folder / "next").symlink_to(run.name)
         (folder / "next").replace(folder / "current")  # at every moment the link leads to a run
         if not night:
