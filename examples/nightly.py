@@ -40,7 +40,7 @@ def main(folder: Path, encoder: str = "minilm", users: int = 4000, days: int = 7
         text = {} if night else {"encoder": encoder}  # that of the store before, otherwise
         prepare(window, store, PrepareConfig(validation=0, **text), like=like)
         length = {"epochs": 1, "encoder_lr": 0} if night else {"epochs": 3}  # later, the language model is frozen
-        settings = recipe("speed-mini", encoder=encoder, validations=0, loss={"bias_start": "clicks"}, **length)
+        settings = recipe("speed-mini", encoder=encoder, validations=0, loss={"bias_start": 1}, **length)
         train(store, run, settings, warm_start=earlier)
         (folder / "next").symlink_to(run.name)
         (folder / "next").replace(folder / "current")  # at every moment the link leads to a run

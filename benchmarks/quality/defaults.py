@@ -31,6 +31,8 @@ CHANGES: Mapping[str, Change] = {
     "no-categories": lambda run: replace(run, news=replace(run.news, categories=False)),
     "no-article-bias": lambda run: replace(run, loss=replace(run.loss, article_bias=False)),
     "no-in-batch-loss": lambda run: replace(run, loss=replace(run.loss, in_batch=0.0)),
+    "no-popularity-correction": lambda run: replace(run, loss=replace(run.loss, popularity_correction=0.0)),
+    "biases-from-log-clicks": lambda run: replace(run, loss=replace(run.loss, bias_start=1.0)),
     "temperature-0.05": lambda run: replace(run, loss=replace(run.loss, temperature=0.05)),
     "temperature-0.4": lambda run: replace(run, loss=replace(run.loss, temperature=0.4)),
     "one-negative": lambda run: replace(run, batch=replace(run.batch, negatives=1)),

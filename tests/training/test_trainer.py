@@ -137,7 +137,7 @@ def test_a_run_killed_at_any_step_ends_like_one_that_was_not(store, config, tmp_
     config = replace(
         config,
         news=replace(config.news, train_layers=train_layers),
-        loss=replace(config.loss, bias_start="clicks" if train_layers else "zero"),
+        loss=replace(config.loss, bias_start=1.0 if train_layers else 0.0),
         train=replace(config.train, steps=60, precision=precision),
     )
     train(start_run(tmp_path / "whole", config, store), store)
@@ -615,7 +615,8 @@ def test_clicks_get_negatives_only_for_a_loss_that_uses_them(store, config, monk
     assert has_negatives_BL.sum() < (batch.targets_BL > 0).sum()
     assert batch.weigh_clicks(0.5) == (has_negatives_BL.sum() + (batch.targets_BL > 0).sum()) / 2
     monkeypatch.setattr(type(store.train), "has_negatives", False)
-    assert others() == "fallback"  # what was clicked is too little to compare with
+    assert others() == "in-batch"
+    assert others(in_batch=0.5) == "fallback"
 
 
 def test_scores_are_sharper_where_clicks_are_compared_with_whole_batches_alone(store, config, monkeypatch):

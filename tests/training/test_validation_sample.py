@@ -1,5 +1,6 @@
 """What training validates on: the validation split, and nothing that a run is evaluated on."""
 
+import json
 import logging
 import random
 import shutil
@@ -19,6 +20,7 @@ from speedyfeed.saved_model import WEIGHTS
 from speedyfeed.training import validation_sample
 from speedyfeed.training.config import TrainConfig
 from speedyfeed.training.loop import train
+from speedyfeed.training.metrics import METRICS
 from speedyfeed.training.run_folder import start_run
 from speedyfeed.training.trainer import PROJECTED_NEWS, Trainer
 from speedyfeed.training.validation_sample import ValidationSample
@@ -138,7 +140,25 @@ def test_learned_popularity_is_part_of_the_scores_without_impressions(clicks, co
     ids = np.append(0, trainer.validation.news)[shown.candidates.values]
     by_bias = measure_ranking(Ragged(values=ids, offsets=shown.candidates.offsets), shown.labels).values["auc"]
     assert trainer.validate() == pytest.approx(by_bias.mean())
-    assert trainer.validate(is_initial=True) != pytest.approx(by_bias.mean())
+    assert trainer.validate(biases_V=torch.zeros(clicks.num_news + 1)) != pytest.approx(by_bias.mean())
+
+
+def test_the_initial_model_is_validated_with_its_own_biases(clicks, config, tmp_path):
+    """It is validated late, when biases have been learned: as it would be before the first step."""
+    config = replace(config, loss=replace(config.loss, bias_start=100.0))
+    validated = []
+    for steps in (0, 20):
+        run = start_run(tmp_path / str(steps), replace(config, train=replace(config.train, steps=steps)), clicks)
+        train(run, clicks)
+        lines = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
+        validated.append(next(line["validation_auc"] for line in lines if line["step"] == 0))
+    assert validated[0] == validated[1]
+    sample = ValidationSample.of(clicks, config.train, IdMaps()).impressions
+    counts = np.append(0, clicks.train.count_clicks(clicks.num_news)[1:])
+    ids = np.append(0, ValidationSample.of(clicks, config.train, IdMaps()).news)[sample.candidates.values]
+    popularity = Ragged(values=counts[ids], offsets=sample.candidates.offsets)
+    by_clicks = measure_ranking(popularity, sample.labels).values["auc"]
+    assert validated[0] == pytest.approx(by_clicks.mean(), abs=0.05)
 
 
 def test_only_clicks_that_the_model_reads_are_encoded(store):

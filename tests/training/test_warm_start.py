@@ -96,34 +96,43 @@ def catalogue_of(biases, num_clicks):
     )
 
 
-def test_biases_are_taken_over_and_grow_with_the_logarithm_of_the_clicks():
-    loss = ClickLoss(LossConfig(temperature=0.2), 1.0, num_news=4)
+@pytest.mark.parametrize("part", [None, 0.5])
+def test_biases_are_taken_over_and_grow_with_the_logarithm_of_the_clicks(part):
+    loss = ClickLoss(LossConfig(temperature=0.2, popularity_correction=part), 1.0, num_news=4)
     catalogue = catalogue_of([0.4, 0.0, -0.1], [3, 0, 3])
     assert take_biases(loss, ["N3", "N9", "N2", "N1"], [3, 0, 7, 7], catalogue) == 2
-    double = 0.2 * math.log(2)  # of clicks and one, divided by the temperature as logits are
+    double = 0.2 * math.log(2) * (part or 1)  # of clicks and one, divided by the temperature as logits are
     mean = (0.4 - 0.1) / 2  # of articles with 3 clicks
-    expected = [0.0, -0.1, mean - 2 * double, mean + double, 0.4 + double]
+    expected = [-0.1, mean + double, 0.4 + double]
+    expected = [0.0, expected[0], sum(expected) / 3, *expected[1:]]  # N9 has no clicks
     torch.testing.assert_close(loss.biases(), torch.tensor(expected))
 
 
 def test_without_earlier_biases_they_are_left_as_they_are():
-    loss = ClickLoss(LossConfig(), 1.0, num_news=1)
-    loss.start_biases(torch.tensor([0.0, 2.0]))
+    loss = ClickLoss(LossConfig(bias_start=1.0), 1.0, num_news=1)
+    loss.start_biases(torch.tensor([0, 2]))
     for unlearned in (catalogue_of([0.0], [3]), dataclasses.replace(catalogue_of([1.0], [3]), biases=None)):
         assert take_biases(loss, ["N1"], [9], unlearned) == 0
         assert not loss.biases().any()
 
 
-@pytest.mark.parametrize(("start", "slope"), [("zero", 0.0), ("clicks", 1.0)])
-def test_the_biases_of_a_cold_run_begin_at_zero_or_at_the_logarithm_of_the_clicks(
-    newsroom, tiny_encoder, tmp_path, start, slope
+@pytest.mark.parametrize(
+    ("options", "slope"),
+    [([], 0.0), (["--loss.bias-start", "1"], 1.0), (["--loss.popularity-correction", "0.5"], 0.5)],
+)
+def test_the_biases_of_a_cold_run_begin_at_zero_or_at_a_multiple_of_the_logarithm_of_the_clicks(
+    newsroom, tiny_encoder, tmp_path, options, slope
 ):
-    options = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--validations", "0", "--steps", "0"]
-    main(["train", str(newsroom.refined), str(tmp_path / "run"), *options, "--loss.bias-start", start])
+    untrained = ["--recipe", "tiny", f"--encoder={tiny_encoder}", "--validations", "0", "--steps", "0"]
+    main(["train", str(newsroom.refined), str(tmp_path / "run"), *untrained, *options])
     catalogue = Recommender.from_pretrained(tmp_path / "run").catalogue
     logits = torch.tensor(catalogue.biases) / TEMPERATURE
-    clicks = torch.tensor(catalogue.num_clicks).log1p()
-    torch.testing.assert_close(logits, slope * (clicks - clicks.mean()))
+    clicks = torch.tensor(catalogue.num_clicks)
+    is_clicked, logarithms = clicks > 0, clicks.log1p()
+    expected = torch.where(is_clicked, slope * (logarithms - logarithms[is_clicked].mean()), 0.0)
+    assert is_clicked.any()
+    assert not is_clicked.all()
+    torch.testing.assert_close(logits, expected)
 
 
 def test_a_run_takes_over_the_biases_of_an_earlier_one(newsroom, tiny_encoder, tmp_path):

@@ -55,13 +55,16 @@ def save_best(run: RunFolder, model: Recommender, name: str, biases_V: Tensor | 
 
 
 @contextmanager
-def initial_weights(run: RunFolder, model: Recommender, group: ProcessGroup) -> Iterator[None]:
-    """Give a model the weights it was initialized with, as the run saved them, inside a `with` block."""
+def initial_weights(run: RunFolder, model: Recommender, group: ProcessGroup) -> Iterator[Tensor | None]:
+    """Give a model the weights it was initialized with, as the run saved them, inside a `with` block.
+
+    Yields the biases that were saved with them, biases_V, on rank 0.
+    """
     trained = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    group.on_rank_0(lambda: _load_saved(run.best / best_name(0), model))
+    biases_V = group.on_rank_0(lambda: _load_saved(run.best / best_name(0), model))
     group.broadcast_module(model)
     try:
-        yield
+        yield biases_V
     finally:
         model.load_state_dict(trained)
 
@@ -100,14 +103,15 @@ def _load_best(run: RunFolder, model: Recommender) -> Tensor | None:
         raise InputError(f"{run.best}: the model that validated best is missing; {AGAIN}")
     biases_V = None
     for best in found:
-        _load_saved(best, model)
-        biases_V = load_file(best / BIASES)["biases"] if (best / BIASES).exists() else None
+        biases_V = _load_saved(best, model)
     return biases_V
 
 
-def _load_saved(folder: Path, model: Recommender) -> None:
+def _load_saved(folder: Path, model: Recommender) -> Tensor | None:
+    """Load the weights that were saved in a folder, and return the biases beside them."""
     verify_checksums(folder, AGAIN)
     load_weights(model, folder / WEIGHTS)
+    return load_file(folder / BIASES)["biases"] if (folder / BIASES).exists() else None
 
 
 def _write_model(

@@ -20,6 +20,8 @@ TEMPERATURE = 0.15
 """Default temperature where clicks are compared with what was shown beside them, a few articles."""
 IN_BATCH_TEMPERATURE = 0.08
 """Default temperature of the in-batch loss alone, where a click is compared with thousands of articles."""
+IN_BATCH_CORRECTION = 0.5
+"""Default correction for popularity of the in-batch loss alone, and so the popularity in scores of a shop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +108,10 @@ class LossConfig:
     is the next-click loss alone, 1 the in-batch loss alone. By default the share of clicks without an impression
     of their own, such as those of histories, which only the in-batch loss learns from, but at most 0.5; 1 in a log
     without impressions, 0 where the articles of a batch are not shared."""
-    popularity_correction: float = 0.0
-    """Correction of the in-batch loss for popular articles, which are in more batches: 0, the default, leaves it
-    to the bias of each article; 1 corrects fully."""
+    popularity_correction: float | None = None
+    """Correction of the in-batch loss for popular articles, which are in more batches: 0 leaves it to the bias of
+    each article, 1 corrects fully. By default 0, and 0.5 in a log without impressions, where this much of an
+    article's popularity is then part of its score."""
     temperature: float | None = None
     """Temperature that inner products of users and articles are divided by. By default 0.15, and 0.08 in a log
     without impressions, where a click is compared with all articles of the batch."""
@@ -118,22 +121,21 @@ class LossConfig:
     """A learned bias of each article, on by default, that takes up its popularity while training, so that
     embeddings learn taste alone; evaluate --popularity adds it to the scores. Without it, embeddings learn
     popularity too."""
-    bias_start: Literal["zero", "clicks"] = "zero"
-    """Bias of each article before training: zero, or clicks, the logarithm of its clicks in the store. Where
-    histories are most of a log, a short run has learned little of what clicks begins with."""
+    bias_start: float | None = None
+    """Bias of each article before training, as a multiple of the logarithm of its clicks in the store: a short run
+    moves biases only a part of the way. By default as much as is corrected for: popularity_correction."""
 
     RANGES: ClassVar[Ranges] = {
         "fallback_negatives_weight": (0, 1e6),
         "in_batch": (0, 1),
         "popularity_correction": (0, 1e6),
+        "bias_start": (0, 1e6),
         "temperature": (1e-6, 1e6),
     }
     """Smallest and largest value of each number."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.bias_start not in ("zero", "clicks"):
-            raise InputError(f"bias_start {self.bias_start}: expected zero or clicks")
 
     @property
     def fallback_click_weight(self) -> float:
@@ -143,13 +145,11 @@ class LossConfig:
 
     @property
     def without_negatives(self) -> WithoutNegatives:
-        """Use of clicks without negatives of their own.
-
-        In a log without impressions, where all weigh 1, the in-batch loss needs more articles than were clicked.
-        """
-        if self.fallback_negatives_weight > 0:
+        """Use of clicks without negatives of their own: the in-batch loss needs no other negatives."""
+        in_batch = self.in_batch or 0.0
+        if self.fallback_negatives_weight > 0 and in_batch < 1:
             return "fallback"
-        return "in-batch" if self.in_batch else "history"
+        return "in-batch" if in_batch > 0 else "history"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +189,10 @@ class RunConfig:
             loss = replace(loss, in_batch=min(share, MAX_IN_BATCH) if train.has_negatives else share)
         if loss.temperature is None:
             loss = replace(loss, temperature=IN_BATCH_TEMPERATURE if loss.in_batch == 1 else TEMPERATURE)
+        if loss.popularity_correction is None:
+            loss = replace(loss, popularity_correction=IN_BATCH_CORRECTION if loss.in_batch == 1 else 0.0)
+        if loss.bias_start is None:
+            loss = replace(loss, bias_start=loss.popularity_correction)
         return loss
 
     @property

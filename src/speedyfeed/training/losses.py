@@ -52,10 +52,17 @@ class ClickLoss(nn.Module):
         """Bias of each article, in logits."""
 
     @torch.no_grad()
-    def start_biases(self, log_popularity_V: Tensor) -> None:
-        """Have the biases begin at the log popularity of the articles, less its mean; row 0 is padding."""
-        if self.bias_V is not None:
-            self.bias_V[1:] = (log_popularity_V[1:] - log_popularity_V[1:].mean()).to(self.bias_V)
+    def start_biases(self, num_clicks_V: Tensor) -> None:
+        """Have the biases begin at a multiple of the log popularity, less its mean over articles with clicks.
+
+        Articles without clicks begin at 0, as popular as the mean: nothing is known of them.
+        """
+        if self.bias_V is None or not self.config.bias_start:
+            return
+        is_clicked_V = num_clicks_V > 0
+        logarithms_V = log_popularity(num_clicks_V)
+        above_V = torch.where(is_clicked_V, logarithms_V - logarithms_V[is_clicked_V].mean(), 0.0)
+        self.bias_V.copy_(self.config.bias_start * above_V)
 
     @torch.no_grad()
     def biases(self) -> Tensor | None:
@@ -92,7 +99,7 @@ class ClickLoss(nn.Module):
             )
             loss = loss + (1 - self.in_batch) * share.weight * next_click
         if self.in_batch > 0:
-            bias_M = bias_M - self.config.popularity_correction * log_popularity_M
+            bias_M = bias_M - (self.config.popularity_correction or 0.0) * log_popularity_M
             in_batch = in_batch_loss(users, history_BL, news_MD, bias_M, scale=scale)
             loss = loss + self.in_batch * share.clicks * in_batch
         return loss

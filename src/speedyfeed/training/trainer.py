@@ -100,13 +100,13 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_scaling)
         self.news = open_packed(store, word_tokens=self.model.news.uses_words, id_maps=self.model.id_maps)
         self._lengths_V = self.news.lengths_M
-        self._log_popularity_V = log_popularity(torch.from_numpy(store.train.count_clicks(store.num_news)))
+        self._num_clicks_V = torch.from_numpy(store.train.count_clicks(store.num_news))
         self.workflow = Workflow(
             self.model,
             self.loss,
             self.news,
             self.cache,
-            self._log_popularity_V,
+            log_popularity(self._num_clicks_V),
             config.batch,
             group,
             collects_gradients=self.deferred is not None,
@@ -223,11 +223,10 @@ class Trainer:
 
     def initialize(self, report: Report = silent) -> None:
         """Initialize a new run: weights of an earlier run, a projection fitted to articles, or random queries."""
-        if self.loss.config.bias_start == "clicks":
-            self.loss.start_biases(self._log_popularity_V)
+        self.loss.start_biases(self._num_clicks_V)
         if self.run.facts.warm_start is not None:
             news_ids = self.store.load_titles()["news_id"].to_pylist()
-            num_clicks = self.store.train.count_clicks(self.store.num_news)[1:].tolist()
+            num_clicks = self._num_clicks_V[1:].tolist()
             taken = warm_start(self.model, Path(self.run.facts.warm_start), self.loss, news_ids, num_clicks)
             self.group.on_rank_0(lambda: self.run.note(taken_over=asdict(taken)))
         elif self.config.train.init == "random":
@@ -242,10 +241,12 @@ class Trainer:
             news.initialize(news_MH)
         self.group.broadcast_module(self.model)
 
-    def validate(self, report: Report = silent, *, is_initial: bool = False) -> float:
-        """AUC of the validation sample, as rank 0 measures it; the initial model has no biases of articles yet."""
+    def validate(self, report: Report = silent, *, biases_V: Tensor | None = None) -> float:
+        """AUC of the validation sample, as rank 0 measures it, by default with the biases learned so far."""
         assert self.validation is not None
-        biases_V = self.loss.biases() if adds_biases(self.model, self.store) and not is_initial else None
+        biases_V = self.loss.biases() if biases_V is None else biases_V
+        if not adds_biases(self.model, self.store):
+            biases_V = None
         if self.config.is_frozen:
             news_MD = self._project_frozen(self.validation, report)
             auc = self.validation.measure_encoded(self.model, news_MD, biases_V)

@@ -3,7 +3,7 @@
     initial model saved --> steps --> initial and trained model validated --> steps --> validated --> ...
 
 The initial model is validated from its file when the first trained one is, so that nobody waits for it before the
-first step.
+first step. Shapes: V all articles.
 """
 
 from speedyfeed.progress import Report
@@ -44,8 +44,8 @@ class Validator:
         trainer = self._trainer
         auc = trainer.group.broadcast(self._metrics.initial_auc or 0.0)
         if not auc:
-            with initial_weights(trainer.run, trainer.model, trainer.group):
-                auc = trainer.validate(is_initial=True)
+            with initial_weights(trainer.run, trainer.model, trainer.group) as biases_V:
+                auc = trainer.validate(biases_V=biases_V)
             point = ValidationPoint(auc=auc, clicks=0, seconds=0)
             self._metrics.write_initial(point, schedule.progress.step)
         schedule.record_best(auc)

@@ -96,8 +96,12 @@ def take_biases(loss: ClickLoss, news_ids: Sequence[str], num_clicks: Sequence[i
     `news_ids` are the articles of the new store in its order, `num_clicks` their clicks there. Returns how many of
     them were known: an article that the earlier run had but never trained on has a bias of 0, and counts as new.
 
-        bias, in logits                known: bias before + log(clicks + 1) - log(clicks before + 1)
-                                       new:   log(clicks + 1) + mean of bias - log(clicks + 1) over the known ones
+        article          its bias, in logits
+        known            bias before + log(clicks + 1) - log(clicks before + 1)
+        new              log(clicks + 1) + mean of bias - log(clicks + 1) over the known ones
+        without clicks   mean of the others: nothing is known of its popularity
+
+    Where the loss corrects for a part of the popularity, logarithms count by that part.
     """
     assert loss.bias_V is not None
     if catalogue.biases is None or catalogue.num_clicks is None:
@@ -110,9 +114,12 @@ def take_biases(loss: ClickLoss, news_ids: Sequence[str], num_clicks: Sequence[i
     is_known_V = torch.tensor([name in before for name in news_ids])
     if is_known_V.any():
         known_V2 = torch.tensor([before.get(name, (0.0, 0)) for name in news_ids])
-        learned_V = known_V2[:, 0] * loss.log_scale.exp().cpu() - known_V2[:, 1].log1p()
+        clicks_V, part = torch.tensor(num_clicks), loss.config.popularity_correction or 1.0
+        learned_V = known_V2[:, 0] * loss.log_scale.exp().cpu() - part * known_V2[:, 1].log1p()
         learned_V = torch.where(is_known_V, learned_V, learned_V[is_known_V].mean())
-        loss.bias_V[1:] = (torch.tensor(num_clicks).log1p() + learned_V).to(loss.bias_V)
+        biases_V = part * clicks_V.log1p() + learned_V
+        has_clicks_V = is_known_V | (clicks_V > 0)
+        loss.bias_V[1:] = torch.where(has_clicks_V, biases_V, biases_V[has_clicks_V].mean()).to(loss.bias_V)
     return int(is_known_V.sum())
 
 
