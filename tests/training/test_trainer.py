@@ -614,6 +614,7 @@ def test_clicks_get_negatives_only_for_a_loss_that_uses_them(store, config, monk
     assert (has_negatives_BL == batch.has_own_negatives_BL).all()
     assert has_negatives_BL.sum() < (batch.targets_BL > 0).sum()
     assert batch.weigh_clicks(0.5) == (has_negatives_BL.sum() + (batch.targets_BL > 0).sum()) / 2
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
     monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert others() == "in-batch"
     assert others(in_batch=0.5) == "fallback"
