@@ -45,7 +45,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "step": ("--skip", "20", "--warmup", "1", "--steps", "2"),
     "encoder": ("--num-news", "8", "--rounds", "1"),
     "bus": ("--tokens", "960", "--rounds", "1"),
-    "prepare": ("--users", "200", "400", "800"),
+    "prepare": ("--users", "600", "1200", "2400"),
     "loader": ("--copies", "1", "2", "--rounds", "1"),
     "recall": ("--sizes", "2000", "5000", "--queries", "100", "--alone", "20", "--rounds", "1"),
     "serve": ("--news", "2000", "--rate", "20", "--seconds", "3"),
@@ -56,8 +56,19 @@ QUICK: Mapping[str, Sequence[str]] = {
 """Options of --quick: the least that every benchmark can measure."""
 QUICK_NEWSROOM = SynthConfig(users=300, news=600)
 """Newsroom of --quick, for all benchmarks that need a store."""
-APART = ("time-to-quality", "growth", "defaults", "ranks", "kills", "faults", "fuzz", "schema", "sudden")
-"""Benchmarks that start several processes or take longer; not part of the report."""
+APART = (
+    "time-to-quality",
+    "growth",
+    "defaults",
+    "id-models",
+    "ranks",
+    "kills",
+    "faults",
+    "fuzz",
+    "schema",
+    "sudden",
+)
+"""Benchmarks that start several processes, take longer or need a shop's log; not part of the report."""
 LAST_LINES = 12
 """Last lines of a failed benchmark's messages that the report shows."""
 

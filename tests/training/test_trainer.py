@@ -620,6 +620,21 @@ def test_clicks_get_negatives_only_for_a_loss_that_uses_them(store, config, monk
     assert others(in_batch=0.5) == "fallback"
 
 
+def test_popularity_is_part_of_scores_where_it_lasts(store, config, monkeypatch):
+    def correction(**loss):
+        settled = replace(config, loss=LossConfig(**loss)).loss_on(store.train)
+        return settled.popularity_correction, settled.bias_start
+
+    assert correction() == correction(in_batch=1.0) == (0.0, 0.0)  # a log with impressions
+    monkeypatch.setattr(type(store.train), "share_without_negatives", 1.0)
+    monkeypatch.setattr(type(store.train), "has_negatives", False)
+    assert correction() == (0.5, 0.5)
+    assert correction(popularity_correction=0.25) == (0.25, 0.25)
+    assert correction(bias_start=0.0) == (0.5, 0.0)
+    monkeypatch.setattr(type(store.train), "has_lasting_popularity", False)
+    assert correction() == (0.0, 0.0)
+
+
 def test_scores_are_sharper_where_clicks_are_compared_with_whole_batches_alone(store, config, monkeypatch):
     config = replace(config, loss=LossConfig())
 

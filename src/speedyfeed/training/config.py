@@ -20,8 +20,8 @@ TEMPERATURE = 0.15
 """Default temperature where clicks are compared with what was shown beside them, a few articles."""
 IN_BATCH_TEMPERATURE = 0.08
 """Default temperature of the in-batch loss alone, where a click is compared with thousands of articles."""
-IN_BATCH_CORRECTION = 0.5
-"""Default correction for popularity of the in-batch loss alone, and so the popularity in scores of a shop."""
+LASTING_POPULARITY = 0.5
+"""Default part of the popularity in the scores of a log without impressions, where popularity lasts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +110,8 @@ class LossConfig:
     without impressions, 0 where the articles of a batch are not shared."""
     popularity_correction: float | None = None
     """Correction of the in-batch loss for popular articles, which are in more batches: 0 leaves it to the bias of
-    each article, 1 corrects fully. By default 0, and 0.5 in a log without impressions, where this much of an
-    article's popularity is then part of its score."""
+    each article, 1 corrects fully. By default 0, and 0.5 in a log without impressions whose popular articles stay
+    popular, as items of a shop do: this much of an article's popularity is then part of its score."""
     temperature: float | None = None
     """Temperature that inner products of users and articles are divided by. By default 0.15, and 0.08 in a log
     without impressions, where a click is compared with all articles of the batch."""
@@ -190,7 +190,8 @@ class RunConfig:
         if loss.temperature is None:
             loss = replace(loss, temperature=IN_BATCH_TEMPERATURE if loss.in_batch == 1 else TEMPERATURE)
         if loss.popularity_correction is None:
-            loss = replace(loss, popularity_correction=IN_BATCH_CORRECTION if loss.in_batch == 1 else 0.0)
+            lasts = loss.in_batch == 1 and not train.has_negatives and train.has_lasting_popularity
+            loss = replace(loss, popularity_correction=LASTING_POPULARITY if lasts else 0.0)
         if loss.bias_start is None:
             loss = replace(loss, bias_start=loss.popularity_correction)
         return loss
