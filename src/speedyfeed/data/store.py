@@ -13,7 +13,7 @@
 Article 0 is padding and has no segment. Opening reads the manifest; arrays are memory-mapped when first used, once
 their files were compared with their checksums.
 
-Shapes: V all articles.
+Shapes: V all articles, C clicks.
 """
 
 from dataclasses import dataclass
