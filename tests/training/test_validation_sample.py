@@ -144,8 +144,8 @@ def test_learned_popularity_is_part_of_the_scores_without_impressions(clicks, co
 
 
 def test_the_initial_model_is_validated_with_its_own_biases(clicks, config, tmp_path):
-    """It is validated late, when biases have been learned: as it would be before the first step."""
-    config = replace(config, loss=replace(config.loss, bias_start=100.0))
+    """It is validated late, when other biases have been learned: as it would be before the first step."""
+    config = replace(config, loss=replace(config.loss, bias_start=1.0), train=replace(config.train, lr=1.0))
     validated = []
     for steps in (0, 20):
         run = start_run(tmp_path / str(steps), replace(config, train=replace(config.train, steps=steps)), clicks)
@@ -153,12 +153,6 @@ def test_the_initial_model_is_validated_with_its_own_biases(clicks, config, tmp_
         lines = [json.loads(line) for line in (run.path / METRICS).read_text().splitlines()]
         validated.append(next(line["validation_auc"] for line in lines if line["step"] == 0))
     assert validated[0] == validated[1]
-    sample = ValidationSample.of(clicks, config.train, IdMaps()).impressions
-    counts = np.append(0, clicks.train.count_clicks(clicks.num_news)[1:])
-    ids = np.append(0, ValidationSample.of(clicks, config.train, IdMaps()).news)[sample.candidates.values]
-    popularity = Ragged(values=counts[ids], offsets=sample.candidates.offsets)
-    by_clicks = measure_ranking(popularity, sample.labels).values["auc"]
-    assert validated[0] == pytest.approx(by_clicks.mean(), abs=0.05)
 
 
 def test_only_clicks_that_the_model_reads_are_encoded(store):
