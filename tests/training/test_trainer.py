@@ -630,6 +630,7 @@ def test_popularity_is_part_of_scores_where_it_lasts(store, config, monkeypatch)
     monkeypatch.setattr(type(store.train), "has_negatives", False)
     assert correction() == (0.5, 0.5)
     assert correction(popularity_correction=0.25) == (0.25, 0.25)
+    assert correction(article_bias=False) == (0.0, 0.0)  # nothing would add to the scores what is corrected for
     assert correction(bias_start=0.0) == (0.5, 0.0)
     monkeypatch.setattr(type(store.train), "has_lasting_popularity", False)
     assert correction() == (0.0, 0.0)

@@ -39,7 +39,8 @@ class BatchConfig:
     max_clicks: int = 100
     """Maximum number of clicks of a user, the latest ones; without autoregressive training, of a history."""
     negatives: int = 4
-    """Number of negatives per click: articles that were shown but not clicked."""
+    """Number of negatives per click: articles that were shown but not clicked. Clicks that the in-batch loss alone
+    learns from have none."""
     token_budget: int | None = None
     """Token budget of one step, summed over all ranks: a batch is full once its users need this many tokens to be
     encoded. By default 8192, and up to 32768 in logs of more than a thousand live articles (docs/batching.md); the

@@ -190,8 +190,9 @@ class RunConfig:
         if loss.temperature is None:
             loss = replace(loss, temperature=IN_BATCH_TEMPERATURE if loss.in_batch == 1 else TEMPERATURE)
         if loss.popularity_correction is None:
-            lasts = loss.in_batch == 1 and not train.has_negatives and train.has_lasting_popularity
-            loss = replace(loss, popularity_correction=LASTING_POPULARITY if lasts else 0.0)
+            is_alone = loss.in_batch == 1 and loss.article_bias and not train.has_negatives
+            part = LASTING_POPULARITY if is_alone and train.has_lasting_popularity else 0.0
+            loss = replace(loss, popularity_correction=part)
         if loss.bias_start is None:
             loss = replace(loss, bias_start=loss.popularity_correction)
         return loss
